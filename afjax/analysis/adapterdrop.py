@@ -23,7 +23,7 @@ TIMED_PASSES = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One point of a curve: a model without some of its adapters.
 
     Attributes:
@@ -44,7 +44,7 @@ class Point:
 
 def adapterdrop_curve(
     task_model: TaskModel, rows: AnyRows, *, from_top: bool = False, batch_size: int = 32
-) -> Iterator[Point]:
+) -> Iterator[CurvePoint]:
     """Evaluates a model as adapters are dropped from more and more layers.
 
     Args:
@@ -120,7 +120,7 @@ def prune_curve(
     shares: dict[str, Float[np.ndarray, "filled_layers num_adapters"]],
     *,
     batch_size: int = 32,
-) -> Iterator[Point]:
+) -> Iterator[CurvePoint]:
     """Evaluates a fusion as its layers are pruned to fewer of the most used adapters.
 
     Args:
@@ -143,12 +143,12 @@ def prune_curve(
 
 
 def _point(
-    dropped: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenizedRows, batch_size: int
-) -> Point:
+    removed: str, kept: float, task_model: TaskModel, rows: AnyRows, data: TokenizedRows, batch_size: int
+) -> CurvePoint:
     # Computing the scores also compiles the program, so the timed passes exclude compilation.
     scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)
     seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
-    return Point(dropped, kept, scores, len(rows) / seconds, task_model.flops_per_row())
+    return CurvePoint(removed, kept, scores, len(rows) / seconds, task_model.flops_per_row())
 
 
 def _timed(function: Callable[[], object]) -> float:

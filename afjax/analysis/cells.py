@@ -23,8 +23,9 @@ METHODS: tuple[str, ...] = (
     "mt-full",
     "mt-pfeiffer",
     "mt-",
+    "fusion",
+    "fusion-mt",
 )
-METHODS += ("fusion", "fusion-mt")
 
 
 @dataclasses.dataclass(frozen=True)

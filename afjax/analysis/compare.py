@@ -153,19 +153,20 @@ def row_scores(model: TaskModel, rows: AnyRows, predictions: Predictions) -> tup
     return kind.weighted(*given), kind.errors(*given)
 
 
-def to_lines(found: Comparison) -> list[str]:
+def to_lines(comparison: Comparison) -> list[str]:
     """Formats the comparison as the lines that ``afjax compare`` prints."""
-    lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", found.titles, strict=True)]
-    num_pairs = len(found.titles[0])
+    lines = [f"{letter}  {', '.join(titles)}" for letter, titles in zip("AB", comparison.titles, strict=True)]
+    num_pairs = len(comparison.titles[0])
     lines += [
         "",
-        f"{counted(found.num_rows, 'row')} of {found.task}" + (f", {num_pairs} pairs of runs" if num_pairs > 1 else ""),
+        f"{counted(comparison.num_rows, 'row')} of {comparison.task}"
+        + (f", {num_pairs} pairs of runs" if num_pairs > 1 else ""),
     ]
     head = ["metric", "A", "B", "B - A", "95% interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]
     cells = [head]
-    ordered = [found.main_metric, *(name for name in found.metrics if name != found.main_metric)]
+    ordered = [comparison.main_metric, *(name for name in comparison.metrics if name != comparison.main_metric)]
     for name in ordered:
-        result = found.metrics[name]
+        result = comparison.metrics[name]
         interval = f"{result.low:+.4f} to {result.high:+.4f}"
         cells.append(
             [
@@ -179,12 +180,14 @@ def to_lines(found: Comparison) -> list[str]:
         )
         cells[-1] += [f"{result.spread:.4f}"] if result.spread is not None else []
     lines += table_lines(cells)
-    lines += ["", f"{_verdict(found)} (paired bootstrap, {counted(found.num_resamples, 'resample')})"]
-    parts = [f"{_ROWS[name]} {_count(value)}" for name, value in found.rows.items()]
+    lines += ["", f"{_verdict(comparison)} (paired bootstrap, {counted(comparison.num_resamples, 'resample')})"]
+    parts = [f"{_ROWS[name]} {_count(value)}" for name, value in comparison.rows.items()]
     lines += [f"Rows: {', '.join(parts)}"]
-    lines += ["", "Settings that differ:" if found.settings else "No setting differs."]
-    if found.settings:
-        rows = [[f"  {name}", first, second] for name, (first, second) in shortened_settings(found.settings).items()]
+    lines += ["", "Settings that differ:" if comparison.settings else "No setting differs."]
+    if comparison.settings:
+        rows = [
+            [f"  {name}", first, second] for name, (first, second) in shortened_settings(comparison.settings).items()
+        ]
         lines += table_lines([["", "A", "B"], *rows], num_texts=3)
     return lines
 
@@ -218,7 +221,7 @@ def shortened_settings(settings: Mapping[str, tuple[str, str]]) -> dict[str, tup
     return short
 
 
-def to_json(found: Comparison) -> dict[str, Any]:
+def to_json(comparison: Comparison) -> dict[str, Any]:
     """Converts a comparison to a JSON object.
 
     The main metric's numbers are also at the top level.
@@ -226,19 +229,19 @@ def to_json(found: Comparison) -> dict[str, Any]:
     names = {"first": "a", "second": "b"}
     results = {
         name: {names.get(key, key): value for key, value in dataclasses.asdict(result).items()}
-        for name, result in found.metrics.items()
+        for name, result in comparison.metrics.items()
     }
     return {
-        "task": found.task,
-        "metric": found.main_metric,
-        **results[found.main_metric],
-        "rows": found.num_rows,
-        "pairs": len(found.titles[0]),
-        "resamples": found.num_resamples,
-        "models": {letter: list(titles) for letter, titles in zip("ab", found.titles, strict=True)},
+        "task": comparison.task,
+        "metric": comparison.main_metric,
+        **results[comparison.main_metric],
+        "rows": comparison.num_rows,
+        "pairs": len(comparison.titles[0]),
+        "resamples": comparison.num_resamples,
+        "models": {letter: list(titles) for letter, titles in zip("ab", comparison.titles, strict=True)},
         "metrics": results,
-        "rows_by_who_is_right": dict(found.rows),
-        "settings": {name: list(values) for name, values in found.settings.items()},
+        "rows_by_who_is_right": dict(comparison.rows),
+        "settings": {name: list(values) for name, values in comparison.settings.items()},
     }
 
 

@@ -6,8 +6,15 @@ from afjax.config.adapters import ADAPTER_PRESETS, Adapter
 from afjax.config.experiment import ExperimentConfig
 
 # Fields that define an adapter architecture. Sizes, activation and initialization are not part of it.
-_ARCHITECTURE: tuple[str, ...] = ("position", "pretrained_layer_norm", "new_layer_norm", "residual_from", "layer_norms")
-_ARCHITECTURE += ("shared_projections", "placement")
+_ARCHITECTURE = (
+    "position",
+    "pretrained_layer_norm",
+    "new_layer_norm",
+    "residual_from",
+    "layer_norms",
+    "shared_projections",
+    "placement",
+)
 
 
 def method_of(config: ExperimentConfig) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from afjax.analysis.figures import AMOUNTS, COLORS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
-from afjax.analysis.workdirs import RunRecord
+from afjax.analysis.workdirs import WorkdirRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ _NUMBERED = 12
 
 
 @style()
-def loss_figure(run: RunRecord) -> "Figure":
+def loss_figure(run: WorkdirRun) -> "Figure":
     """Plots the training loss: the mean over a few steps, with a band from min to max."""
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.2)
     steps = np.array([line["step"] for line in run.steps])
@@ -61,7 +61,7 @@ def rate_figure(lines: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 @style()
-def evaluation_figure(run: RunRecord, names: Sequence[str], best_step: Any) -> "Figure":
+def evaluation_figure(run: WorkdirRun, names: Sequence[str], best_step: Any) -> "Figure":
     """Plots up to ``MOST_LINES`` dev metrics by step, and marks the best step."""
     # The legend has three names per line.
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.05 + 0.15 * (len(names) // 3 + 1))
@@ -122,7 +122,7 @@ def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray
     return figure
 
 
-def shown_metrics(run: RunRecord, main_metrics: Mapping[str, str]) -> list[str]:
+def shown_metrics(run: WorkdirRun, main_metrics: Mapping[str, str]) -> list[str]:
     """Selects the dev metrics to plot.
 
     With several tasks, these are the mean and each task's main metric. Otherwise they are all metrics except the mean

@@ -9,7 +9,7 @@ from afjax.analysis import report_figures as draw
 from afjax.analysis.dev_rows import DevEvaluation, Mistake
 from afjax.analysis.figures import picture
 from afjax.analysis.page import image
-from afjax.analysis.workdirs import ExperimentRecord, RunRecord
+from afjax.analysis.workdirs import ExperimentRecord, WorkdirRun
 from afjax.display.html import Content, Markup, scrolling, table, tag
 from afjax.display.terminal import duration
 from afjax.display.words import counted
@@ -42,7 +42,7 @@ def curves(experiment: ExperimentRecord, main_metrics: Mapping[str, str]) -> lis
     return parts
 
 
-def _run_figures(run: RunRecord, main_metrics: Mapping[str, str]) -> Markup:
+def _run_figures(run: WorkdirRun, main_metrics: Mapping[str, str]) -> Markup:
     first, last = run.steps[0], run.steps[-1]
     best = next((result.metrics.get("step") for result in run.results), None)
     falls = f"from {first['loss']:.4g} at step {first['step']} to {last['loss']:.4g} at step {last['step']}"

@@ -39,7 +39,7 @@ BAR_COLORS = COLORS[:-1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class TradeoffPoint:
     """One method at one size in the trade-off between score and trained parameters.
 
     Attributes:
@@ -61,7 +61,7 @@ class Point:
     count: int
 
 
-def tradeoff_points(grid: Grid) -> list[Point]:
+def tradeoff_points(grid: Grid) -> list[TradeoffPoint]:
     """Computes the trade-off of score and parameters (Houlsby 2019, figures 1 and 3).
 
     Scores are relative to full fine-tuning. Tasks without a full fine-tuning run are left out.
@@ -82,11 +82,11 @@ def tradeoff_points(grid: Grid) -> list[Point]:
         changes = [cell.mean - grid.cells[cell.task, "full"].mean for cell in cells]
         low, middle, high = np.percentile(changes, PERCENTILES).tolist()
         parameters = statistics.median(_trained(cell) for cell in cells)
-        points.append(Point(_family(method), method, parameters, low, middle, high, len(cells)))
+        points.append(TradeoffPoint(_family(method), method, parameters, low, middle, high, len(cells)))
     return _checked(points, grid)
 
 
-def task_points(grid: Grid, task: str) -> list[Point]:
+def task_points(grid: Grid, task: str) -> list[TradeoffPoint]:
     """Computes the trade-off on a single task (Houlsby 2019, figures 4 and 5).
 
     Raises:
@@ -96,7 +96,9 @@ def task_points(grid: Grid, task: str) -> list[Point]:
     for method in order(grid.methods):
         if (task, method) in grid.cells and _family(method):
             cell = grid.cells[task, method]
-            points.append(Point(_family(method), method, float(_trained(cell)), *_with_spread(cell), len(cell.seeds)))
+            points.append(
+                TradeoffPoint(_family(method), method, float(_trained(cell)), *_with_spread(cell), len(cell.seeds))
+            )
     return _checked(points, grid)
 
 
@@ -119,7 +121,9 @@ def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
 
 
 @style()
-def draw_tradeoff(points: Sequence[Point], output: Path, *, task: str = "", full: Cell | None = None) -> list[Path]:
+def draw_tradeoff(
+    points: Sequence[TradeoffPoint], output: Path, *, task: str = "", full: Cell | None = None
+) -> list[Path]:
     """Draws score against trained parameters, with one line per family.
 
     Args:
@@ -226,7 +230,7 @@ def _joined(seeds: Sequence[int]) -> str:
     return " ".join(map(str, seeds))
 
 
-def _draw_family(axes: "Axes", family: str, points: Sequence[Point], index: int) -> None:
+def _draw_family(axes: "Axes", family: str, points: Sequence[TradeoffPoint], index: int) -> None:
     color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
     sizes, middles = [point.parameters for point in points], [point.middle for point in points]
     draw_spread(axes, sizes, [point.low for point in points], [point.high for point in points], color)
@@ -259,7 +263,7 @@ def _trained(cell: Cell) -> int:
     return record.trained_parameters
 
 
-def _checked(points: list[Point], grid: Grid) -> list[Point]:
+def _checked(points: list[TradeoffPoint], grid: Grid) -> list[TradeoffPoint]:
     if not points:
         raise UserError(
             "There is nothing to draw: no runs of adapters, top layers or LayerNorms were found, only of "

@@ -31,7 +31,7 @@ _DEPTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class RunRecord:
+class WorkdirRun:
     """The record of one run of the training loop.
 
     Attributes:
@@ -77,7 +77,7 @@ class ExperimentRecord:
     title: str
     config: Mapping[str, Any]
     inputs: Mapping[str, str]
-    runs: tuple[RunRecord, ...]
+    runs: tuple[WorkdirRun, ...]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
     for run_folder in run_folders:
         lines, results = _lines(run_folder / "metrics.jsonl"), tuple(read_results(run_folder))
         if lines or results:
-            runs.append(RunRecord(run_folder.relative_to(folder).as_posix(), lines, results, _usage(run_folder)))
+            runs.append(WorkdirRun(run_folder.relative_to(folder).as_posix(), lines, results, _usage(run_folder)))
     config = read_json(folder / CONFIG, advice=RESTORE) or {}
     _check_config(config, folder / CONFIG)
     inputs = read_json(folder / INPUTS, advice=RESTORE) or {}
@@ -302,7 +302,7 @@ def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
     _check_config(config, folder / RECORD)
     # In an experiment's inputs, the names of rows begin with their task's role, here "task".
     rows = {f"task {name}" if name.endswith(" rows") else name: value for name, value in inputs.items()}
-    run = RunRecord(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
+    run = WorkdirRun(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
     return ExperimentRecord(folder, title, config, rows, (run,))
 
 

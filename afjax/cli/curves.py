@@ -10,7 +10,7 @@ from afjax.display.terminal import print_line
 from afjax.storage.writing import write_output
 
 if TYPE_CHECKING:
-    from afjax.analysis.adapterdrop import Point
+    from afjax.analysis.adapterdrop import CurvePoint
 
 
 def add_curve_flags(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_curve_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=local_file, help="CSV file for the curve")
 
 
-def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> "list[Point]":
+def show_curve(points: "Iterable[CurvePoint]", metric: str, output: Path | None) -> "list[CurvePoint]":
     """Prints each point of a curve once it is measured.
 
     If ``output`` is not None, the curve is also written to this file as CSV.
@@ -28,7 +28,7 @@ def show_curve(points: "Iterable[Point]", metric: str, output: Path | None) -> "
     Returns:
       The points.
     """
-    measured: list[Point] = []
+    measured: list[CurvePoint] = []
     lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
     for point in points:
         if not first:
