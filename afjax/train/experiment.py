@@ -159,13 +159,14 @@ def experiment_training(
             _claim(config, workdir, inputs, store_folder, from_store)
     with all_hosts_or_raise():
         run = run_identifier(workdir)
+    experiment = _Experiment(config, tasks, trunk, options, workdir, store_folder, run)
     results = []
     for source in config.sources:
         if source.task.name in from_store:
             results += _stored_source(source, workdir, store_folder)
         else:
-            results += yield from _trained_source(source, config, tasks, trunk, options, workdir, store_folder, run)
-    return results + (yield from _target(config, tasks, trunk, options, workdir, store_folder, run))
+            results += yield from experiment.train_source(source)
+    return results + (yield from experiment.train_target())
 
 
 def _claim(
@@ -259,86 +260,128 @@ def _stored_source(source: SourceConfig, workdir: epath.Path, store_folder: str 
     return [Result(name, "adapter (from the store)", name, scores, task.main_metric)]
 
 
-def _trained_source(
-    source: SourceConfig,
-    config: ExperimentConfig,
-    tasks: Tasks,
-    trunk: Trunk,
-    options: RunOptions,
-    workdir: epath.Path,
-    store_folder: str | Path,
-    run: str,
-) -> Training[list[Result]]:
-    folder = source_folder(workdir, source.task.name)
-    task_model = yield from single_training(
-        trunk,
-        source.task,
-        tasks[source.task],
-        workdir=folder,
-        method=Method(adapter=config.adapter, head=config.head),
-        config=source.train,
-        options=options,
-    )
-    return _save_finished([task_model], store_folder, folder, "adapter", run)
+@dataclasses.dataclass(frozen=True)
+class _Experiment:
+    """An experiment with its inputs, which have been loaded and checked.
 
-
-def _target(
-    config: ExperimentConfig,
-    tasks: Tasks,
-    trunk: Trunk,
-    options: RunOptions,
-    workdir: epath.Path,
-    store_folder: str | Path,
-    run: str,
-) -> Training[list[Result]]:
-    """Trains the target and saves its artifacts.
-
-    The multi-task and sequential recipes train all tasks. If the run has already finished, returns its stored results.
+    Attributes:
+      config: The config, with all defaults filled in.
+      tasks: The rows of each task.
+      trunk: The trunk.
+      options: The options of all runs. Targets get their name.
+      workdir: The experiment's folder.
+      store_folder: The store.
+      run: The experiment's identifier in the store.
     """
-    folder = workdir / TARGET
-    with all_hosts_or_raise():
-        earlier, kinds = read_results(folder), target_kinds(config)
-        names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
-        is_stored = all(name in store.names(store_folder, kind) for name in names for kind in kinds)
-    if earlier and is_stored:
-        note(
-            f"The run in {workdir} has already finished, so these are its stored results. To train again, choose "
-            "another --workdir."
-        )
-        return earlier
-    run_arguments: dict[str, Any] = {"workdir": folder, "config": config.train}
-    if config.recipe == "fusion":
-        method = FusionMethod(adapters=fused_names(config), store=store_folder, fusion=config.fusion, head=config.head)
-        named = dataclasses.replace(options, name=config.artifact_name(config.target))
-        fused = yield from fusion_training(
-            trunk, config.target, tasks[config.target], method, options=named, **run_arguments
-        )
-        return _save_finished([fused], store_folder, folder, "fusion", run)
-    if config.recipe == "single":
-        named = dataclasses.replace(options, name=config.artifact_name(config.target))
-        target = tasks[config.target]
+
+    config: ExperimentConfig
+    tasks: Tasks
+    trunk: Trunk
+    options: RunOptions
+    workdir: epath.Path
+    store_folder: epath.Path
+    run: str
+
+    def train_source(self, source: SourceConfig) -> Training[list[Result]]:
+        """Trains a source's adapter and saves it."""
+        folder = source_folder(self.workdir, source.task.name)
         model = yield from single_training(
-            trunk, config.target, target, method=config.method, options=named, **run_arguments
+            self.trunk,
+            source.task,
+            self.tasks[source.task],
+            workdir=folder,
+            method=Method(adapter=self.config.adapter, head=self.config.head),
+            config=source.train,
+            options=self.options,
         )
-        return _save_finished(_with_named_trunk([model], workdir), store_folder, folder, config.partition, run)
-    run_arguments |= {"method": config.method, "options": dataclasses.replace(options, name=config.name)}
-    data = {task.name: tasks[task] for task in config.tasks}
-    if config.recipe == "multitask":
-        trained = train_multitask(trunk, config.tasks, data, **run_arguments)
-        models = _with_named_trunk(list(trained.values()), workdir)
-        return _save_finished(models, store_folder, folder, f"{config.partition}, multitask", run)
-    sequence = train_sequential(trunk, config.tasks, data, **run_arguments)
-    models = _with_named_trunk(list(sequence.models.values()), workdir)
-    results = [
-        Result(task_model.model.head_name, f"after {last_task.name}", task_model.task.name, score, task.main_metric)
-        for last_task, scores in zip(config.tasks, sequence.scores, strict=True)
-        for task_model, task, score in zip(models, config.tasks, scores, strict=False)
-    ]
-    with all_hosts_or_raise():
-        if is_first_host():
-            write_forgetting(workdir / FORGETTING, config.tasks, sequence.scores)
-    _save(models, results, store_folder, folder, run)
-    return results
+        return self._save([model], results_of([model], "adapter"), folder)
+
+    def train_target(self) -> Training[list[Result]]:
+        """Trains the target and saves its artifacts.
+
+        The multi-task and sequential recipes train all tasks. If the run has already finished, returns its stored
+        results.
+        """
+        config, folder = self.config, self.workdir / TARGET
+        with all_hosts_or_raise():
+            earlier, kinds = read_results(folder), target_kinds(config)
+            names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
+            is_stored = all(name in store.names(self.store_folder, kind) for name in names for kind in kinds)
+        if earlier and is_stored:
+            note(
+                f"The run in {self.workdir} has already finished, so these are its stored results. To train again, "
+                "choose another --workdir."
+            )
+            return earlier
+        if config.recipe == "multitask":
+            models, results = self._train_jointly(folder)
+        elif config.recipe == "sequential":
+            models, results = self._train_in_sequence(folder)
+        else:
+            model = yield from self._fusion(folder) if config.recipe == "fusion" else self._single(folder)
+            models = self._with_named_trunk([model])
+            results = results_of(models, "fusion" if config.recipe == "fusion" else config.partition)
+        return self._save(models, results, folder)
+
+    def _single(self, folder: epath.Path) -> Training[TaskModel]:
+        config, task = self.config, self.config.target
+        options = dataclasses.replace(self.options, name=config.artifact_name(task))
+        run: dict[str, Any] = {"workdir": folder, "config": config.train, "options": options}
+        return single_training(self.trunk, task, self.tasks[task], method=config.method, **run)
+
+    def _fusion(self, folder: epath.Path) -> Training[TaskModel]:
+        config, task = self.config, self.config.target
+        options = dataclasses.replace(self.options, name=config.artifact_name(task))
+        method = FusionMethod(
+            adapters=fused_names(config), store=self.store_folder, fusion=config.fusion, head=config.head
+        )
+        run: dict[str, Any] = {"workdir": folder, "config": config.train, "options": options}
+        return fusion_training(self.trunk, task, self.tasks[task], method, **run)
+
+    def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
+        trained = train_multitask(self.trunk, self.config.tasks, self._data(), **self._of_all_tasks(folder))
+        models = self._with_named_trunk(list(trained.values()))
+        return models, results_of(models, f"{self.config.partition}, multitask")
+
+    def _train_in_sequence(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
+        tasks = self.config.tasks
+        sequence = train_sequential(self.trunk, tasks, self._data(), **self._of_all_tasks(folder))
+        models = self._with_named_trunk(list(sequence.models.values()))
+        results = [
+            Result(model.model.head_name, f"after {last_task.name}", model.task.name, score, task.main_metric)
+            for last_task, scores in zip(tasks, sequence.scores, strict=True)
+            for model, task, score in zip(models, tasks, scores, strict=False)
+        ]
+        with all_hosts_or_raise():
+            if is_first_host():
+                write_forgetting(self.workdir / FORGETTING, tasks, sequence.scores)
+        return models, results
+
+    def _data(self) -> dict[str, Mapping[str, AnyRows]]:
+        return {task.name: self.tasks[task] for task in self.config.tasks}
+
+    def _of_all_tasks(self, folder: epath.Path) -> dict[str, Any]:
+        options = dataclasses.replace(self.options, name=self.config.name)
+        return {"workdir": folder, "config": self.config.train, "method": self.config.method, "options": options}
+
+    def _with_named_trunk(self, models: list[TaskModel]) -> list[TaskModel]:
+        """Names a trained trunk after its future folder, ``workdir/trunk``."""
+        trunk = models[0].trunk
+        if not trunk.trained:
+            return models
+        named = dataclasses.replace(trunk, name=as_path(str(self.workdir / "trunk")))
+        return [dataclasses.replace(model, trunk=named) for model in models]
+
+    def _save(self, models: Sequence[TaskModel], results: list[Result], folder: epath.Path) -> list[Result]:
+        """Saves models, then their results, which mark the run as finished.
+
+        A run killed while saving writes identical files when it is resumed.
+        """
+        with all_hosts_or_raise():
+            if is_first_host():
+                save_models(self.store_folder, models, run=self.run)
+                write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
+        return results
 
 
 def write_forgetting(
@@ -353,34 +396,3 @@ def write_forgetting(
         cells = [f"{score[task.main_metric]:.4f}" for task, score in zip(tasks, row, strict=False)]
         lines.append(",".join([after.name, *cells, *[""] * (len(tasks) - len(cells))]))
     write_text(path, "\n".join(lines) + "\n")
-
-
-def _with_named_trunk(models: list[TaskModel], workdir: epath.Path) -> list[TaskModel]:
-    """Names a trained trunk after its future folder, ``workdir/trunk``."""
-    trunk = models[0].trunk
-    if not trunk.trained:
-        return models
-    named = dataclasses.replace(trunk, name=as_path(str(workdir / "trunk")))
-    return [dataclasses.replace(task_model, trunk=named) for task_model in models]
-
-
-def _save_finished(
-    models: Sequence[TaskModel], store_folder: str | Path, folder: epath.Path, kind: str, run: str
-) -> list[Result]:
-    """Saves the trained models, and marks the run as finished."""
-    results = results_of(models, kind)
-    _save(models, results, store_folder, folder, run)
-    return results
-
-
-def _save(
-    models: Sequence[TaskModel], results: Sequence[Result], store_folder: str | Path, folder: epath.Path, run: str
-) -> None:
-    """Saves models, then their results.
-
-    A run killed while saving writes identical files when it is resumed.
-    """
-    with all_hosts_or_raise():
-        if is_first_host():
-            save_models(store_folder, models, run=run)
-            write_json(folder / RESULT, [dataclasses.asdict(result) for result in results])
