@@ -20,7 +20,7 @@ from afjax.errors import UserError
 from afjax.model.stored import head_to_share
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
-from afjax.storage.paths import is_remote
+from afjax.storage.paths import file_error, is_remote
 from afjax.store import reservations
 from afjax.store.artifacts import (
     StorePath,
@@ -214,8 +214,10 @@ def install(
             for _, part in new:
                 reservations.release(root, part.kind, part.name)
     except OSError as error:
-        raise UserError(
-            f"{main.kind}/{named[-1].name} cannot be written to {store}: {error.strerror or error}."
+        raise file_error(
+            f"{main.kind}/{named[-1].name} cannot be written to {store}",
+            error,
+            advice="Free up space there or choose another folder.",
         ) from error
     if is_remote(root):
         check_still_there(store, [part for _, part in new])

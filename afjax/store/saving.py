@@ -202,7 +202,9 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
             for kind, name in missing:
                 reservations.write(root, kind, name, run=run, workdir=workdir)
     except OSError as error:
-        raise UserError(f"The store {store} cannot be written: {error.strerror or error}.") from error
+        raise file_error(
+            f"The store {store} cannot be written", error, advice="Free up space there or choose another folder."
+        ) from error
     if is_remote(root):
         for kind, name in missing:
             check_not_reserved(store, kind, name, run)
