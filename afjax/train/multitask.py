@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from afjax.config.from_dict import to_dict
 from afjax.config.methods import MultitaskMethod
@@ -96,25 +95,25 @@ def train_multitask(
     method = dataclasses.replace(
         method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
     )
-    label_names = {task: rows[task.name]["train"].label_names for task in tasks}
-    _check_settings(trunk, label_names, method, config)
+    _check_settings(trunk, tasks, rows, method, config)
     compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
-    setups = [
-        _task_setup(method, trunk, task, names, options).computed(**compute) for task, names in label_names.items()
+    prepared = [
+        _Task(task, rows[task.name], _task_setup(method, trunk, task, rows[task.name], options).computed(**compute))
+        for task in tasks
     ]
     spec = _spec(trunk, tasks, rows, method, config, options)
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     key = jax.random.key(options.seed)
-    biases = [initial_output_bias(task.kind, rows[task.name]["train"]) for task in tasks]
-    task_params = [_own_params(setup, key, trunk, bias) for setup, bias in zip(setups, biases, strict=True)]
+    task_params = [task.init(key, trunk) for task in prepared]
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in task_params]
     trunk_params = partition.split_layers(trunk.params, method.top_k) if method.top_k else trunk.params
-    class_losses = [
-        make_class_loss(config, rows[task.name]["train"].label_names, rows[task.name]["train"].labels) for task in tasks
-    ]
+    train_rows = [task.rows["train"] for task in prepared]
+    class_losses = [make_class_loss(config, train.label_names, train.labels) for train in train_rows]
     tokenizer = shared_tokenizer(trunk, options.shared)
-    splits = [tokenize_splits(tokenizer, task, rows[task.name], config.max_length, options.cache_dir) for task in tasks]
+    splits = [
+        tokenize_splits(tokenizer, task.config, task.rows, config.max_length, options.cache_dir) for task in prepared
+    ]
     # If no head uses the trunk's pooler, it is not trained.
     reads: Reads = "pooled" if any(TASK_KINDS[task.kind].reads == "pooled" for task in tasks) else "tokens"
     drawn_setup = single_setup(method, trunk.config, name=DRAWN, reads=reads, num_outputs=1).computed(**compute)
@@ -143,11 +142,11 @@ def train_multitask(
         method=f"partition {method.partition} on {counted(len(tasks), 'task')}",
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
-        dev_rows=sum(len(rows[task.name]["dev"]) for task in tasks),
+        dev_rows=sum(len(task.rows["dev"]) for task in prepared),
     )
     del task_params, trained_trunk
-    for setup, task_splits in zip(setups, splits, strict=True):
-        print_padding(setup.model.head_name, task_splits["train"], run.lengths.train, config.batch_size)
+    for task, task_splits in zip(prepared, splits, strict=True):
+        print_padding(task.head_name, task_splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_alone(run_loop(run, config, inputs=spec.inputs, folder=folder, title=shown_name))
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
@@ -155,20 +154,77 @@ def train_multitask(
     if "trunk" in trained_shared:
         new_trunk = with_params(trunk, merge(trained_shared["trunk"], frozen_trunk), folder)
     models = {}
-    for number, (task, setup) in enumerate(zip(tasks, setups, strict=True)):
-        metrics = _task_metrics(result.metrics, task.name)
-        print_notices([no_better_than_majority(setup.model.head_name, rows[task.name]["dev"], metrics)])
+    for number, task in enumerate(prepared):
+        metrics = _task_metrics(result.metrics, task.config.name)
+        print_notices([no_better_than_majority(task.head_name, task.rows["dev"], metrics)])
         own = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
-        models[task.name] = _task_model(task, setup, own, rows[task.name], new_trunk, metrics, config, options)
+        models[task.config.name] = task.model(own, new_trunk, metrics, config, options)
     record_trained(folder, trunk, list(models.values()), f"{method.partition}, multitask")
     return models
 
 
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """One task of a run.
+
+    Attributes:
+      config: The task.
+      rows: Its splits.
+      setup: Its model.
+    """
+
+    config: TaskConfig
+    rows: Mapping[str, AnyRows]
+    setup: Setup
+
+    @property
+    def head_name(self) -> str:
+        """The name of the task's head and, if it has one, of its adapter."""
+        return self.setup.model.head_name
+
+    def init(self, key: jax.Array, trunk: Trunk) -> Tree:
+        """Initializes the task's adapter and head, under the name used in the step."""
+        bias = initial_output_bias(self.config.kind, self.rows["train"])
+        params, name = self.setup.init(key, trunk.params, output_bias=bias), self.head_name
+        return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
+
+    def model(
+        self, own: Tree, trunk: Trunk, metrics: Mapping[str, float], config: TrainConfig, options: RunOptions
+    ) -> TaskModel:
+        """Returns the task's trained model, with a tuned threshold if the task asks for it.
+
+        Args:
+          own: The task's adapter and head, under the name used in the step.
+          trunk: The trunk after training.
+          metrics: The task's dev metrics.
+          config, options: The run's settings.
+        """
+        train, name = self.rows["train"], self.head_name
+        model = TaskModel(
+            trunk=trunk,
+            # Predictions have no backward pass, so they do not need remat.
+            model=self.setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
+            params={root: {name: own[root][DRAWN]} if root in own else {} for root in ("adapters", "fusion", "heads")},
+            task=self.config,
+            labels=train.label_names,
+            metrics=dict(metrics),
+            seed=options.seed,
+            max_length=config.max_length,
+            text_columns=train.text_columns,
+        )
+        return model.tune_threshold(self.rows["dev"]) if self.config.multi_label.tune_threshold else model
+
+
 def _check_settings(
-    trunk: Trunk, label_names: Mapping[TaskConfig, Sequence[str]], method: MultitaskMethod, config: TrainConfig
+    trunk: Trunk,
+    tasks: Sequence[TaskConfig],
+    rows: Mapping[str, Mapping[str, AnyRows]],
+    method: MultitaskMethod,
+    config: TrainConfig,
 ) -> None:
     """Raises UserError if the settings do not fit the trunk or the tasks' labels."""
     check_length(config.max_length, trunk)
+    label_names = {task: rows[task.name]["train"].label_names for task in tasks}
     for task, names in label_names.items():
         check_metric(task.main_metric, task.kind, len(names))
     check_class_settings(config, label_names)
@@ -206,7 +262,7 @@ def _spec(
 
 
 def _task_setup(
-    method: MultitaskMethod, trunk: Trunk, task: TaskConfig, label_names: Sequence[str], options: RunOptions
+    method: MultitaskMethod, trunk: Trunk, task: TaskConfig, rows: Mapping[str, AnyRows], options: RunOptions
 ) -> Setup:
     """Returns the model of one task."""
     kind = TASK_KINDS[task.kind]
@@ -215,52 +271,8 @@ def _task_setup(
         trunk.config,
         name=options.name_of(task.name),
         reads=kind.reads,
-        num_outputs=kind.num_outputs(label_names),
+        num_outputs=kind.num_outputs(rows["train"].label_names),
     )
-
-
-def _own_params(setup: Setup, key: jax.Array, trunk: Trunk, output_bias: np.ndarray | None) -> Tree:
-    """Initializes one task's adapter and head, under the name used in the step."""
-    params, name = setup.init(key, trunk.params, output_bias=output_bias), setup.model.head_name
-    return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
-
-
-def _task_model(
-    task: TaskConfig,
-    setup: Setup,
-    own: Tree,
-    rows: Mapping[str, AnyRows],
-    trunk: Trunk,
-    metrics: Mapping[str, float],
-    config: TrainConfig,
-    options: RunOptions,
-) -> TaskModel:
-    """Returns one task's trained model, with a tuned threshold if the task asks for it.
-
-    Args:
-      own: The task's adapter and head, under the name used in the step.
-      rows: The task's splits.
-      trunk: The trunk after training.
-      metrics: The task's dev metrics.
-    """
-    model = TaskModel(
-        trunk=trunk,
-        # Predictions have no backward pass, so they do not need remat.
-        model=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
-        params=_model_params(own, setup.model.head_name),
-        task=task,
-        labels=rows["train"].label_names,
-        metrics=dict(metrics),
-        seed=options.seed,
-        max_length=config.max_length,
-        text_columns=rows["train"].text_columns,
-    )
-    return model.tune_threshold(rows["dev"]) if task.multi_label.tune_threshold else model
-
-
-def _model_params(own: Tree, name: str) -> Tree:
-    """Converts one task's tree in the step to a model's adapters, fusion and heads."""
-    return {root: {name: own[root][DRAWN]} if root in own else {} for root in ("adapters", "fusion", "heads")}
 
 
 def _task_metrics(scores: Mapping[str, float], task: str) -> dict[str, float]:
