@@ -12,6 +12,7 @@ from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
+from afjax.display.words import first_of
 
 
 def adapter_of(config: ExperimentConfig) -> Adapter | None:
@@ -143,16 +144,27 @@ class Collection:
       records: Finished runs with a dev score, at least one.
       unfinished: Unfinished runs.
       scoreless: Finished runs without a dev score.
+      from_python: Folders of runs that were trained from Python. They record no config, so they are left out.
     """
 
     records: tuple[RunRecord, ...]
     unfinished: tuple[Unfinished, ...] = ()
     scoreless: tuple[RunRecord, ...] = ()
+    from_python: tuple[epath.Path, ...] = ()
 
     def left_out(self, tasks: Sequence[str]) -> list[str]:
-        """Returns one sentence for each left-out run on these tasks, with the reason."""
-        return [
-            f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
-            for run in self.unfinished
-            if run.task in tasks
-        ] + [f"{run.folder} has no dev score on {run.task}" for run in self.scoreless if run.task in tasks]
+        """Returns one sentence for each left-out run on these tasks, with the reason.
+
+        Runs trained from Python share a sentence.
+        """
+        folders = [str(folder) for folder in self.from_python]
+        python = [f"{first_of(folders)}: trained from Python, without a config"] if folders else []
+        return (
+            [
+                f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
+                for run in self.unfinished
+                if run.task in tasks
+            ]
+            + [f"{run.folder} has no dev score on {run.task}" for run in self.scoreless if run.task in tasks]
+            + python
+        )

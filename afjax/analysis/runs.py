@@ -26,6 +26,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
+from afjax.train.record import TRAINED
 from afjax.train.results import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
@@ -48,14 +49,16 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     """
     workdirs: dict[str, epath.Path] = {}
     store_folders: dict[str, epath.Path] = {}
+    from_python: dict[str, epath.Path] = {}
+    found = {"workdir": workdirs, "store": store_folders, "python": from_python}
     for given in folders:
         folder = open_path(given)
         if is_remote(folder):
             check_readable(folder, "folder")
         if not folder.is_dir():
             raise UserError(f"There is no folder {given}; set --runs to workdirs, sweep folders or stores.")
-        for is_workdir, path in _search(folder, _DEPTH):
-            (workdirs if is_workdir else store_folders)[_identity(path)] = path
+        for kind, path in _search(folder, _DEPTH):
+            found[kind][_identity(path)] = path
     stores = _Stores(list(store_folders.values()))
     read = [_read_workdir(workdir, stores) for workdir in workdirs.values()]
     records = [record for collection in read for record in collection.records]
@@ -67,10 +70,10 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     )
     given = ", ".join(str(folder) for folder in folders)
     if not records:
-        unfinished_note = f" ({len(unfinished)} started but not finished)" if unfinished else ""
-        raise UserError(
-            f"There is no finished run in {given}{unfinished_note}; pass the workdirs of finished afjax train runs."
-        )
+        notes = [f"{len(unfinished)} started but not finished"] if unfinished else []
+        notes += [f"{len(from_python)} trained from Python, without a config"] if from_python else []
+        note = f" ({', '.join(notes)})" if notes else ""
+        raise UserError(f"There is no finished run in {given}{note}; pass the workdirs of finished afjax train runs.")
     scored = [record for record in records if record.main_metric in record.metrics]
     for task in sorted({record.task for record in records} - {record.task for record in scored}):
         example = next(record.folder for record in records if record.task == task)
@@ -78,7 +81,8 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
             f'No run on "{task}" has a dev score (for example {example}); leave these runs out, or retrain them.'
         )
     scoreless = tuple(record for record in records if record not in scored)
-    return Collection(tuple(_with_origins(scored, stores.trained)), unfinished, scoreless)
+    records = _with_origins(scored, stores.trained)
+    return Collection(tuple(records), unfinished, scoreless, tuple(from_python.values()))
 
 
 # Finding workdirs and stores
@@ -88,14 +92,19 @@ def _identity(folder: epath.Path) -> str:
     return str(folder) if is_remote(folder) else str(Path(folder).resolve())
 
 
-def _search(folder: epath.Path, depth: int) -> Iterator[tuple[bool, epath.Path]]:
-    """Finds the workdirs and stores at or below a folder, as ``(is_workdir, folder)``."""
+def _search(folder: epath.Path, depth: int) -> Iterator[tuple[str, epath.Path]]:
+    """Finds the workdirs and stores at or below a folder.
+
+    Yields ``(kind, folder)``. The kind is ``workdir``, ``store`` or, for a run trained from Python, ``python``.
+    """
     if (folder / CONFIG).exists() and (folder / INPUTS).exists():
-        yield True, folder
+        yield "workdir", folder
         if (folder / "store").is_dir():
-            yield False, folder / "store"
+            yield "store", folder / "store"
     elif any((folder / kind).is_dir() for kind in store.KINDS):
-        yield False, folder
+        yield "store", folder
+    elif (folder / TRAINED).exists():
+        yield "python", folder
     elif depth:
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.name.startswith("."):

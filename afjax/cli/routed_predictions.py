@@ -10,6 +10,8 @@ from afjax.config.capacity import Capacity
 from afjax.config.flags import split_names
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
+from afjax.data.columns import is_visible
+from afjax.data.notices import blank_rows_notice
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
@@ -41,6 +43,7 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
     routed = _load(arguments, distinct)
     tasks = [None if name is None else routed.task(name) for name in names]
     inputs = [pick_task_input(origin, row, task) for (origin, row), task in zip(rows, tasks, strict=True)]
+    _note_blank_rows(inputs)
     predictions = routed.predict(inputs, names)
     lines = []
     for number, ((origin, row), prediction) in enumerate(zip(rows, predictions, strict=True)):
@@ -79,6 +82,7 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         if given:
             raise
         raise UserError(f"{error}{_named_adapters(rows, groups)}") from None
+    _note_blank_rows(inputs_per_group[0])
     predictions: list[dict[str, Any]] = [{} for _ in rows]
     for group, inputs in zip(groups, inputs_per_group, strict=True):
         own_predictions = routed.predict_all(inputs, [task.name for task in group])
@@ -89,6 +93,17 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         in_order = {name: own[name] for name in names}
         lines.append(prediction_line(kept_fields(origin, row, keep), {"predictions": in_order}, number))
     write_lines(arguments.output, lines)
+
+
+def _note_blank_rows(inputs: Sequence[Any]) -> None:
+    """Prints a note if texts of some rows are blank."""
+
+    def is_blank(given: Any) -> bool:
+        texts = [given] if isinstance(given, str) else given
+        return any(isinstance(text, str) and not is_visible(text) for text in texts)
+
+    if blank := [row for row, given in enumerate(inputs) if is_blank(given)]:
+        print_line(f"Note: {blank_rows_notice('the input', blank, len(inputs))}")
 
 
 def _named_adapters(rows: Sequence[tuple[str, dict[str, Any]]], groups: Sequence[Sequence[ServedTask]]) -> str:

@@ -18,7 +18,7 @@ from afjax.cli.sweep_plan import RECORD, Run, Sweep, part_of, run_folder
 from afjax.cli.sweep_progress import SweepProgress
 from afjax.cli.sweep_results import Outcome, finished_outcome, write_tables
 from afjax.cli.sweep_training import begin_run, train_runs
-from afjax.cli.sweep_workers import train_in_workers
+from afjax.cli.sweep_workers import WORKER_GRACE, train_in_workers
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.values import TRAINS_LAYERS
 from afjax.display.terminal import print_line
@@ -28,7 +28,7 @@ from afjax.distributed.parts import find_devices
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
-from afjax.storage.locking import only_holder
+from afjax.storage.locking import only_holder, wait_until_free
 from afjax.storage.writing import write_json
 from afjax.train.checks import check_batches
 from afjax.train.workdir import RUN_LOG, last_log_line
@@ -95,6 +95,7 @@ def run_sweep(
             part = f"host {host} of {num_hosts} trains {len(own)}, " if num_hosts > 1 else ""
             logs = workdir / "runs" / "*" / RUN_LOG
             print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
+            _wait_for_earlier_processes(workdir, waiting)
             write_json(workdir / RECORD, dataclasses.asdict(sweep))
             write_tables(sweep, outcomes, workdir)
             progress = stack.enter_context(
@@ -113,6 +114,18 @@ def run_sweep(
                 "--workdir."
             ) from None
     return progress.outcomes
+
+
+def _wait_for_earlier_processes(workdir: Path, runs: Sequence[Run]) -> None:
+    """Waits until no process trains one of the runs.
+
+    If a sweep was killed, its processes still save their runs for up to ``WORKER_GRACE`` seconds.
+    """
+    folders = [run_folder(workdir, run) for run in runs]
+    locks = [lock for folder in folders for depth in ("*", "*/*") for lock in folder.glob(f"{depth}/.lock")]
+    if not wait_until_free(locks, seconds=0.0):
+        print_line(f"Other processes still train some of these runs; waiting up to {WORKER_GRACE + 5:.0f} s ...")
+        wait_until_free(locks, seconds=WORKER_GRACE + 5)
 
 
 def _finished(sweep: Sweep, workdir: Path) -> dict[str, Outcome]:

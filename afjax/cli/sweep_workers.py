@@ -31,7 +31,7 @@ from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PREEMPTED, PreemptionError, UserError
 
 # Seconds that a worker has to save its state and exit after its parent was killed.
-_GRACE = 20.0
+WORKER_GRACE = 20.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -201,7 +201,7 @@ class _Reports:
 
 def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, number: int, processes: int) -> None:
     """The worker's main function: trains the runs that the parent sends."""
-    threading.Thread(target=end_with_parent, args=(_GRACE,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(WORKER_GRACE,), daemon=True).start()
     use_part(number, processes)
     try:
         with stopping_between_runs(), warnings_in_one_line():

@@ -85,5 +85,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 raise
     except OSError as error:
         raise UserError(
-            f"Token ids cannot be cached in {path.parent} ({error.strerror}); free some space or choose another folder."
+            f"Token ids cannot be cached in {path.parent} ({error.strerror}); free up space there, or choose another "
+            "folder with the environment variable AFJAX_CACHE (cache_dir in Python)."
         ) from error

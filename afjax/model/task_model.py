@@ -165,7 +165,7 @@ class TaskModel:
         Args:
           texts: Strings or pairs of strings; for multiple choice, ``(context, list of choices)``; for span,
             ``(question, context)``; for tagging, lists of words or strings. Alternatively, a table (a DataFrame, a
-            Dataset or a dictionary of columns) with the task's columns.
+            Dataset or a dictionary of columns) with the task's columns, or a split's rows.
           batch_size: Rows per step.
           max_length: Maximum number of tokens per row. Longer rows are truncated or, for span and tagging, split into
             windows. Defaults to the maximum in training.
@@ -178,7 +178,10 @@ class TaskModel:
           UserError: A text does not have the form that the task requires, ``batch_size`` is less than 1, the trunk does
             not support ``max_length``, or the model's outputs are NaN or infinite.
         """
-        if is_table(texts):
+        rows: AnyRows
+        if isinstance(texts, AnyRows):
+            rows = texts
+        elif is_table(texts):
             rows = rows_from_table(texts, self.task, label_names=self.labels, labeled=False, name="texts")
         else:
             rows = rows_from_lists(texts, kind=self.task.kind)

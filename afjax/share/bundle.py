@@ -20,7 +20,7 @@ from afjax.errors import UserError
 from afjax.model.stored import head_to_share
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
-from afjax.storage.paths import file_error, is_remote
+from afjax.storage.paths import DISK_FULL, file_error, is_remote
 from afjax.store import reservations
 from afjax.store.artifacts import (
     StorePath,
@@ -106,7 +106,12 @@ def _copied(store: StorePath, parts: Sequence[tuple[str, str]], folder: Path) ->
                     manifest = from_json((target / MANIFEST).read_text(), str(source / MANIFEST))
                     (target / MANIFEST).write_text(to_json(dataclasses.replace(manifest, name=main)))
             return read(folder, where=str(store))
-        except (UserError, OSError):
+        except (UserError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in DISK_FULL:
+                raise UserError(
+                    f"The artifacts cannot be copied to the temporary folder {folder} ({error.strerror}); free up "
+                    "space there, or choose another one with the environment variable TMPDIR."
+                ) from error
             seen, texts = texts, current()
             # If a manifest has changed, a writer replaced the artifact while it was being copied, so copy it again.
             if texts == seen:

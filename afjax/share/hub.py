@@ -5,9 +5,7 @@ model card. A copy of it is a store, and Orbax can load its parameters without a
 """
 
 import contextlib
-import errno
 import glob
-import os
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -24,11 +22,11 @@ from afjax.share.received import (
     files_by_artifact,
     manifest_from,
 )
+from afjax.storage.paths import DISK_FULL
 from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, Manifest
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Files that a repository may contain in addition to artifacts. The hub creates some of them.
 _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 
@@ -235,7 +233,7 @@ def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
         message = error.server_message or str(error).partition("\n")[0]
         raise UserError(f"{cannot} ({status}: {message}); try again.") from error
     except Exception as error:  # Without a network, the hub's client raises many types of errors.
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-            raise UserError(f"{cannot} ({os.strerror(error.errno)}); free up disk space, then try again.") from error
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            raise UserError(f"{cannot} ({error.strerror}); free up disk space, then try again.") from error
         message = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{cannot} ({type(error).__name__}: {message}); check the network, then try again.") from error

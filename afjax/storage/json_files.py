@@ -42,8 +42,8 @@ def parse_json(
       The parsed value.
 
     Raises:
-      UserError: The text is not JSON, contains NaN or Infinity (unless ``constants``), nests more than ``MAX_DEPTH``
-        levels, or does not have the expected type.
+      UserError: The text is not JSON, repeats a key, contains NaN or Infinity (unless ``constants``), nests more than
+        ``MAX_DEPTH`` levels, or does not have the expected type.
 
     Example:
       >>> parse_json('{"hidden_size": 384}', "config.json")
@@ -52,7 +52,7 @@ def parse_json(
     decoded = ""
     try:
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
-        value = json.loads(decoded) if constants else _STRICT.decode(decoded)
+        value = (_DATA if constants else _STRICT).decode(decoded)
     except json.JSONDecodeError as error:
         subject = f"{where}, line {error.lineno}: this" if "\n" in decoded.strip() else where
         raise UserError(f"{subject} is not JSON ({error.msg}); {advice}.") from None
@@ -107,7 +107,17 @@ def _finite_float(digits: str) -> float:
     return number
 
 
-_STRICT = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_finite_float)
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in values if keys.count(key) > 1)
+        raise ValueError(f"the key {short_json(repeated)} occurs twice in one object")
+    return values
+
+
+_DATA = json.JSONDecoder(object_pairs_hook=_unique)
+_STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_reject_constant, parse_float=_finite_float)
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:

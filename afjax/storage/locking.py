@@ -3,13 +3,49 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from afjax.errors import UserError
 
 
+def wait_until_free(paths: Iterable[str | os.PathLike[str]], *, seconds: float) -> bool:
+    """Waits until no process holds any of the lock files.
+
+    Args:
+      paths: Lock files. Files that do not exist are not held.
+      seconds: The maximum time to wait.
+
+    Returns:
+      Whether all of them are free.
+
+    Example:
+      >>> wait_until_free(["missing.lock"], seconds=1.0)
+      True
+    """
+    held = [path for path in paths if _is_held(path)]
+    end = time.monotonic() + seconds if held else 0.0
+    while held and time.monotonic() < end:
+        time.sleep(0.1)
+        held = [path for path in held if _is_held(path)]
+    return not held
+
+
+def _is_held(path: str | os.PathLike[str]) -> bool:
+    try:
+        with open(path, "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # The file does not exist or cannot be locked.
+        return False
+    return False
+
+
 @contextlib.contextmanager
-def only_holder(path: str | os.PathLike[str], message: str) -> Iterator[None]:
+def only_holder(path: str | os.PathLike[str], message: str) -> Iterator[Callable[[], bool]]:
     """Holds a lock file within the block.
 
     Network file systems without locks are not protected.
@@ -18,14 +54,18 @@ def only_holder(path: str | os.PathLike[str], message: str) -> Iterator[None]:
       path: The lock file, which is created if it does not exist.
       message: The error message if another process holds the lock.
 
+    Yields:
+      A function that returns whether the lock file is still at its path. If it was moved, deleted or replaced, another
+      process may hold a lock at the same path.
+
     Raises:
       UserError: Another process holds the lock.
       OSError: The file cannot be opened.
 
     Example:
-      >>> with only_holder(".lock", "Another process is training here."):
-      ...     print("training")
-      training
+      >>> with only_holder(".lock", "Another process is training here.") as is_in_place:
+      ...     print("training", is_in_place())
+      training True
     """
     with open(path, "a") as lock:
         try:
@@ -34,4 +74,19 @@ def only_holder(path: str | os.PathLike[str], message: str) -> Iterator[None]:
             raise UserError(message) from None
         except OSError:
             pass  # Some network file systems have no locks.
-        yield
+        # Compare contents, because inode numbers change on some network file systems.
+        holder = uuid.uuid4().hex
+        lock.truncate(0)
+        lock.write(holder)
+        lock.flush()
+
+        def is_in_place() -> bool:
+            try:
+                return Path(path).read_text() == holder
+            except FileNotFoundError:
+                return False
+
+        try:
+            yield is_in_place
+        finally:
+            lock.truncate(0)

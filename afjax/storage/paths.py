@@ -1,6 +1,7 @@
 """Paths from users, local or on Google Cloud Storage (``gs://``)."""
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -176,6 +177,10 @@ def client_error_text(error: Exception) -> str | None:
     if "gcsfs" in sys.modules and isinstance(error, client_errors()) and not isinstance(error, OSError):
         return f"Google Cloud Storage failed ({error_text(error)}); check the credentials, permissions and names."
     return None
+
+
+# Numbers of the errors of a full disk.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def file_error(what: str, error: Exception, *, advice: str, cause: str = "") -> UserError:

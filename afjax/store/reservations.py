@@ -1,9 +1,9 @@
 """Reserves names in a store for unfinished training runs.
 
 A second run that would save the same names fails before it trains. ``STORE/.runs/KIND-NAME.json`` holds ``{"run": ...,
-"workdir": ...}``. A reservation is valid while ``WORKDIR/store.json`` exists and has the same ``run``, so deleting a
-workdir frees its names. Saving an artifact removes its reservation; from then on, the artifact's manifest records the
-run.
+"workdir": ...}``. A reservation is valid while ``WORKDIR/store.json`` exists and names the same ``run`` and store, so
+deleting a workdir frees its names. Saving an artifact removes its reservation; from then on, the artifact's manifest
+records the run.
 """
 
 import os
@@ -12,7 +12,7 @@ from etils import epath
 
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
-from afjax.storage.paths import AnyPath, absolute, open_path
+from afjax.storage.paths import AnyPath, absolute, is_remote, open_path
 from afjax.storage.writing import write_json
 
 # The file in a workdir that holds the run's store and identifier (see ``afjax.train.workdir``).
@@ -38,7 +38,7 @@ def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
         raise UserError(f"{path} is damaged (it does not name a run and a workdir); {advice}.")
     if other == run:
         return ""
-    return workdir if _run_of(workdir) == other else ""
+    return workdir if _is_run_of(workdir, other, store) else ""
 
 
 def write(store: epath.Path, kind: str, name: str, *, run: str, workdir: AnyPath) -> None:
@@ -59,16 +59,22 @@ def release(store: epath.Path, kind: str, name: str) -> None:
     _path(store, kind, name).unlink(missing_ok=True)
 
 
-def _run_of(workdir: str) -> str | None:
-    """Reads the identifier of the run in a workdir.
+def _is_run_of(workdir: str, run: str, store: epath.Path) -> bool:
+    """Whether a workdir holds a run that saves to a store.
 
-    Returns None if the folder is not a workdir or does not exist.
+    False if the folder is not a workdir or does not exist.
     """
     try:
-        record = read_json(open_path(workdir) / WORKDIR_FILE)
+        record = read_json(open_path(workdir) / WORKDIR_FILE) or {}
+        named = record.get("store")
+        if not isinstance(named, str) or record.get("run") != run:
+            return False
+        if is_remote(store) or is_remote(named):
+            return str(absolute(store)) == named
+        # A path in the file is relative to the workdir.
+        return os.path.realpath(os.path.join(os.path.realpath(workdir), named)) == os.path.realpath(store)
     except (UserError, ValueError):  # The file is damaged, or the text is not a path.
-        return None
-    return record.get("run") if record else None
+        return False
 
 
 def _path(store: epath.Path, kind: str, name: str) -> epath.Path:

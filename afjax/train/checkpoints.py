@@ -18,7 +18,7 @@ from afjax.distributed.preemption import delayed_interrupt
 from afjax.errors import UserError
 from afjax.storage.paths import absolute, file_error, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
-from afjax.train.record import input_differences
+from afjax.train.record import THE_RECORD, input_differences
 from afjax.trees import Tree
 
 # Upper bound on the bytes that Orbax writes in addition to the arrays.
@@ -99,7 +99,7 @@ class RunCheckpoints:
             f"A checkpoint could not be written to {self._manager.directory}",
             error,
             cause=system_reason(error),
-            advice="Free up space, then run the same command again.",
+            advice="Free up space or repair the folder, then run the same command again.",
         )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
@@ -127,7 +127,8 @@ class RunCheckpoints:
                 "invalid); remove it to resume from the previous one."
             )
         # Inputs that an earlier version did not record are reported when run.json is checked.
-        changed, _ = input_differences(recorded, self._inputs)
+        known = {name: value for name, value in recorded.items() if name != THE_RECORD or name in self._inputs}
+        changed, _ = input_differences(known, self._inputs)
         if changed or not recorded:
             raise UserError(
                 f"The checkpoint {self._manager.directory / str(step)} belongs to a different run "

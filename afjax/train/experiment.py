@@ -136,6 +136,8 @@ def experiment_training(
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
         check_place(store_folder, "store")
+        if run_identifier(workdir) and not open_path(store_folder).exists():
+            note(f"The run in {workdir} began with a store, but {store_folder} does not exist, so it is created.")
         from_store = stored_sources(config, workdir, store_folder)
     check_same({"the adapters that the store has": ", ".join(from_store)})
     with all_hosts_or_raise():

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -28,7 +28,7 @@ from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
 from afjax.train.progress import RunProgress, copy_tree
-from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, note, only_process
+from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, note, only_process, record_digest
 from afjax.train.step import SlotState, State, state_tree
 from afjax.train.usage import Usage
 from afjax.trees import Tree
@@ -188,8 +188,9 @@ def run_loop(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with only_process(folder):
-            return (yield from _Loop(run, config, inputs, folder, title).train())
+        with only_process(folder) as check_folder:
+            inputs = {**inputs, **record_digest(folder)}
+            return (yield from _Loop(run, config, inputs, folder, title, check_folder).train())
     except OSError as error:
         raise folder_error(folder, error) from error
 
@@ -198,11 +199,17 @@ class _Loop:
     """The loop of :func:`run_loop`. The caller holds the folder's lock."""
 
     def __init__(
-        self, run: Run, config: TrainConfig, inputs: Mapping[str, str], folder: epath.Path, title: str
+        self,
+        run: Run,
+        config: TrainConfig,
+        inputs: Mapping[str, str],
+        folder: epath.Path,
+        title: str,
+        check_folder: Callable[[], None],
     ) -> None:
         # Drop the run's reference to its initial state; otherwise a resumed run would hold two states in memory.
         state, run.start = run.start, {}
-        self.run, self.config, self.folder, self.title = run, config, folder, title
+        self.run, self.config, self.folder, self.title, self.check_folder = run, config, folder, title, check_folder
         self.checkpoint_every = config.checkpoint_every or run.eval_every
         self.progress = RunProgress(run.main_metric, config.patience, copy_tree(state["trained"]))
         saved_state, saved_best = run.to_checkpoint(state), run.to_checkpoint(self.progress.best_params)
@@ -243,7 +250,8 @@ class _Loop:
                     if self.finished or self.preempted:
                         break
             self._save()
-            self.checkpoints.wait()
+            with self._in_place():
+                self.checkpoints.wait()
             if self.finished:
                 self.log.finished()
             if self.preempted or self.preemption.answer(self.preemption.ask()):
@@ -314,11 +322,26 @@ class _Loop:
 
     def _save(self) -> None:
         self._finish_pending_step()
-        self.log.flush()
         state, best = self.run.to_checkpoint(state_tree(self.state)), self.run.to_checkpoint(self.progress.best_params)
-        self.checkpoints.save(self.step, state, best, self.progress.to_json())
-        if is_first_host():
-            self.usage.write(self.step)
+        with self._in_place():
+            self.log.flush()
+            self.checkpoints.save(self.step, state, best, self.progress.to_json())
+            if is_first_host():
+                self.usage.write(self.step)
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Checks that the folder is still there before and after something is written to it.
+
+        If it was moved, this is the error, instead of one from the writer.
+        """
+        self.check_folder()
+        try:
+            yield
+        except (UserError, OSError):
+            self.check_folder()
+            raise
+        self.check_folder()
 
 
 def _shapes_digest(state: State) -> str:

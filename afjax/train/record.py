@@ -14,9 +14,10 @@ choose different lengths for the same rows, but a resumed run keeps the recorded
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -41,6 +42,8 @@ FORMER_RECORD = "fused.json"
 CHECKPOINTS = "checkpoints"
 # The key for the digest of the array shapes in a checkpoint's inputs.
 SHAPES = "the arrays' shapes"
+# The key for the digest of run.json in a checkpoint's inputs.
+THE_RECORD = "the run's record"
 # Everything that training writes into a run's folder.
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", TRAINED, FORMER_RECORD, RECORD)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
@@ -203,24 +206,49 @@ def has_checkpoint(folder: epath.Path) -> bool:
 
 
 @contextlib.contextmanager
-def only_process(folder: epath.Path) -> Iterator[None]:
+def only_process(folder: epath.Path) -> Iterator[Callable[[], None]]:
     """Locks the folder within the block, so that no other process trains in it.
 
     On several hosts, the first host holds the lock. Object stores have no locks, so users must avoid concurrent runs.
 
+    Yields:
+      A function that raises a UserError on every host if the folder has been moved, deleted or replaced since.
+
     Raises:
       UserError: Another process holds the lock, or the folder cannot be written.
     """
+    is_in_place: Callable[[], bool] | None = None
+
+    def check() -> None:
+        with all_hosts_or_raise():
+            if is_in_place is not None and not is_in_place():
+                raise UserError(
+                    f"The folder {folder} was moved or deleted while a run was training in it, so the run has stopped. "
+                    "Move the folder back, or use its new path, and start the run again to resume it."
+                )
+
     with contextlib.ExitStack() as stack:
         with all_hosts_or_raise():
             if is_first_host() and not is_remote(folder):
                 message = f"Another process is training in {folder}; wait until it ends, or choose another workdir."
                 try:
                     folder.mkdir(parents=True, exist_ok=True)
-                    stack.enter_context(only_holder(folder / ".lock", message))
+                    is_in_place = stack.enter_context(only_holder(folder / ".lock", message))
                 except OSError as error:
                     raise folder_error(folder, error) from None
-        yield
+        yield check
+
+
+def record_digest(folder: epath.Path) -> dict[str, str]:
+    """Returns the digest of a run's record, as an input of its checkpoints.
+
+    Checkpoints of another run with the same inputs, but with other settings, are then refused. Empty if there is no
+    record, as for a run that began in an earlier version.
+    """
+    record = read_json(folder / RECORD, advice="delete the folder to train again")
+    if record is None:
+        return {}
+    return {THE_RECORD: hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()}
 
 
 def folder_error(folder: epath.Path, error: OSError) -> UserError:
@@ -381,7 +409,7 @@ def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
     if not isinstance(saved, dict):
         raise UserError(f"{newest} is damaged (its inputs are invalid); {advice}.")
     # The shapes are checked when the checkpoint is restored.
-    inputs = {key: digest for key, digest in saved.items() if key != SHAPES}
+    inputs = {key: digest for key, digest in saved.items() if key not in (SHAPES, THE_RECORD)}
     return {**{adapter_input(name): digest for name, digest in adapters.items()}, **inputs}
 
 

@@ -203,12 +203,17 @@ def test_runs_that_cannot_be_collected(tmp_path: Path) -> None:
     begin(tmp_path / "begun", experiment("rte", "head"))
     with pytest.raises(UserError, match=r"no finished run .*\(1 started"):
         collect([tmp_path])
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "trained.json").write_text("{}")
+    with pytest.raises(UserError, match=r"no finished run .*\(1 started.*, 1 trained from Python"):
+        collect([tmp_path])
     finish(tmp_path / "scoreless", experiment("rte", "full"), float("nan"))
     with pytest.raises(UserError, match=r'"rte".*dev score'):
         collect([tmp_path])
     finish(tmp_path / "scored", experiment("rte", "full", seed=1), 0.5)
     left_out = "\n".join(collect([tmp_path]).left_out(["rte"]))
     assert has_facts(left_out, f"{tmp_path / 'scoreless'} ", "no dev score", "rte")
+    assert has_facts(left_out, str(tmp_path / "python"), "trained from Python")
     (tmp_path / "scored" / "target" / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"result\.json .*not JSON"):
         collect([tmp_path])

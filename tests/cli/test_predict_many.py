@@ -90,6 +90,17 @@ def test_all_adapters_predict_each_row(
                 check_prediction(prediction, models[name], row)
 
 
+@pytest.mark.parametrize("all_flag", [[], ["--all=first,second"]])
+def test_rows_with_an_empty_text_are_noted(
+    flags: list[str], write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str], all_flag: list[str]
+) -> None:
+    path = write_rows(
+        tmp_path / "rows.jsonl", [{**PAIR, "adapter": "first"}, {**PAIR, "text_b": "", "adapter": "second"}]
+    )
+    assert main(["predict", *flags, f"--input={path}", "--output=-", *all_flag]) == 0
+    assert has_facts(capsys.readouterr().err, "Note: ", "1 row has an empty text", "row 2")
+
+
 def test_adapters_without_a_head_are_skipped_with_a_note(
     store: Path, tiny_trunk_folder: Path, write_rows: WriteRows, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

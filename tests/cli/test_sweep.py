@@ -526,6 +526,25 @@ def test_isolated_run_ends_if_the_sweep_is_killed(real: list[str], tmp_path: Pat
     assert not (target / "result.json").exists()
 
 
+def test_sweep_waits_for_processes_of_a_killed_sweep(
+    real: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "sweep" / "runs" / "seed=0" / "target"
+    target.mkdir(parents=True)
+    with (target / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        printed: list[str] = []
+
+        def release(line: str) -> None:
+            printed.append(line)
+            if "waiting" in line:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(sweep_runs, "print_line", release)
+        assert main([*real, "--seeds=0,1"]) == 0
+    assert any("waiting up to 25 s" in line for line in printed)
+
+
 def test_process_that_cannot_save_ends_if_the_command_is_killed() -> None:
     """A process handles signals between steps, so one that compiles a program does not save its state in time."""
     process = subprocess.Popen(

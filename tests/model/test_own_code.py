@@ -153,6 +153,7 @@ def test_models_can_be_pickled_after_a_prediction(tiny_trunk: Trunk) -> None:
     params = setup.init(jax.random.key(0), tiny_trunk.params)
     model = TaskModel.from_params(setup.model, params, tiny_trunk, TaskConfig(name="own"), ROWS, max_length=8)
     expected = model.predict(["all of it"]).logits
+    np.testing.assert_array_equal(model.predict(ROWS[[0]]).logits, expected)
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         np.testing.assert_array_equal(other.predict(["all of it"]).logits, expected)
     # Models and trunks are compared by identity.

@@ -19,6 +19,7 @@ from afjax.storage.json_files import MAX_DEPTH, parse_json, read_json
         '{"a": NaN}',
         '{"a": Infinity}',
         '{"a": 1e999}',
+        '{"b": {"a": 1, "a": 1}}',
         '{"a": ' + "9" * 5000 + "}",
         "[" * 100_000,
         '{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1),
@@ -30,6 +31,11 @@ def test_error_about_an_invalid_document_names_the_file(text: str | bytes) -> No
     with pytest.raises(UserError) as refused:
         parse_json(text, "trunk/config.json")
     assert "trunk/config.json" in str(refused.value)
+
+
+def test_repeated_keys_of_data_rows_are_refused() -> None:
+    with pytest.raises(UserError, match='"text" occurs twice'):
+        parse_json('{"text": "a", "text": "b", "label": NaN}', "rows.jsonl:1", constants=True)
 
 
 def test_deepest_allowed_document_is_read() -> None:

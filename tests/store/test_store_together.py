@@ -45,7 +45,7 @@ def seeds(folder: Path) -> dict[str, int]:
 
 def make_workdir(folder: Path, run: str) -> Path:
     folder.mkdir()
-    (folder / WORKDIR_FILE).write_text(json.dumps({"store": "store", "run": run}))
+    (folder / WORKDIR_FILE).write_text(json.dumps({"store": "../store", "run": run}))
     return folder
 
 
@@ -247,6 +247,16 @@ def test_damaged_reservation_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UserError, match=path.name):
             store.save_all(tmp_path / "store", pair(2)[1:])
+
+
+def test_moved_store_has_no_reservations_of_a_run_that_saves_elsewhere(tmp_path: Path) -> None:
+    one = make_workdir(tmp_path / "one", "one")
+    store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
+    (tmp_path / "store").rename(tmp_path / "moved")
+    store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
+    store.save_all(tmp_path / "moved", pair(1), run="two")
+    with pytest.raises(UserError, match=str(one)):
+        store.save_all(tmp_path / "store", pair(1), run="two")
 
 
 def test_reservations_are_not_artifacts_and_are_not_shared(tmp_path: Path) -> None:

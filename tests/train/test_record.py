@@ -24,6 +24,7 @@ from afjax.config.heads import HeadConfig
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
+from afjax.data.batches import Batch
 from afjax.data.lengths import PaddedLengths
 from afjax.display.words import one_of
 from afjax.errors import UserError
@@ -33,9 +34,19 @@ from afjax.train import single_run
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
-from afjax.train.record import RECORD, RunSpec, by_path, check_run, discard_run, has_checkpoint, setting_differences
+from afjax.train.record import (
+    RECORD,
+    THE_RECORD,
+    RunSpec,
+    by_path,
+    check_run,
+    discard_run,
+    has_checkpoint,
+    setting_differences,
+)
 from afjax.train.sequential import train_sequential
 from afjax.train.single import train_single
+from afjax.train.single_run import SingleRun
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
 
@@ -331,6 +342,11 @@ def test_setting_missing_in_an_earlier_record_has_its_former_default(
     record = json.loads(path.read_text())
     assert record["settings"]["train"].pop("weight_decay_on") == "kernels"
     path.write_text(json.dumps(record))
+    # Checkpoints of earlier versions do not contain the digest of the record.
+    for progress in (tmp_path / "run" / "checkpoints").glob("*/progress/metadata"):
+        saved = json.loads(progress.read_text())
+        del saved["inputs"][THE_RECORD]
+        progress.write_text(json.dumps(saved))
     again()
     with pytest.raises(UserError) as refused:
         again(config=dataclasses.replace(settings, weight_decay_on="weights"))
@@ -370,6 +386,44 @@ def test_two_processes_cannot_train_in_one_folder(again: Train, tmp_path: Path) 
             assert str(tmp_path / "run") in str(refused.value)
     assert contents(tmp_path / "run") == before
     again()
+
+
+def test_checkpoints_of_a_run_with_other_settings_are_refused(
+    again: Train, settings: TrainConfig, tmp_path: Path
+) -> None:
+    """A process can write into the folder of another run, if its own folder was deleted and created again."""
+    other = dataclasses.replace(settings, learning_rate=0.5)
+    again(workdir=tmp_path / "other", config=other)
+    shutil.rmtree(tmp_path / "other" / "checkpoints")
+    shutil.copytree(tmp_path / "run" / "checkpoints", tmp_path / "other" / "checkpoints")
+    with pytest.raises(UserError) as refused:
+        again(workdir=tmp_path / "other", config=other)
+    assert has_facts(str(refused.value), "checkpoints", "different run", "record")
+    again()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_run_in_a_moved_folder_stops_and_resumes(
+    again: Train, finished: tuple[Path, TaskModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    folder, moved = tmp_path / "new", tmp_path / "moved"
+
+    def extra_metrics(run: SingleRun, batch: Batch) -> dict[str, float]:
+        if folder.exists() and not moved.exists():
+            folder.rename(moved)
+            if replaced:
+                folder.mkdir()
+                (folder / ".lock").write_text("another process")
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SingleRun, "extra_metrics", extra_metrics)
+        with pytest.raises(UserError) as stopped:
+            again(workdir=folder)
+    assert has_facts(str(stopped.value), str(folder), "moved or deleted")
+    assert not has_checkpoint(epath.Path(folder))
+    model = again(workdir=moved)
+    assert tree_digest(model.params["adapters"]) == tree_digest(finished[1].params["adapters"])
 
 
 def test_fusion_run_with_another_config_or_other_adapters_is_refused(
