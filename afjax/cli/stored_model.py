@@ -99,7 +99,7 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
       model: The model.
       split: The split.
       source: The value of ``--source``.
-      data_dir: The value of ``--data_dir``. Without ``source`` and ``data_dir``, the rows of the model's task are loaded.
+      data_dir: The value of ``--data_dir``. Without a source and a folder, the rows of the model's task are loaded.
 
     Raises:
       UserError: The rows cannot be read or have no labels, or the store does not record the model's data.

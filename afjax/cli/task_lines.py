@@ -13,6 +13,7 @@ from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import MAIN_METRICS, NAMED_SOURCES, TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.columns import first_row, missing_column
+from afjax.data.notices import data_notices
 from afjax.data.sources import official
 from afjax.data.sources.formats import ENDINGS, file_stem
 from afjax.data.sources.kind import Split
@@ -28,6 +29,7 @@ from afjax.tasks.kind import LabelReading
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import load_split, read_source
 from afjax.tasks.summary import PERCENTILES, Count, Example, SplitSummary, first_examples, summarize
+from afjax.train.messages import print_notices
 from afjax.trunk.pretrained import Trunk, check_length
 from afjax.trunk.program_cost import program_tokens
 
@@ -110,6 +112,7 @@ def show_lines(
     check_value(PositiveInt, batch_size, "batch_size")
     config = TrainConfig(max_length=max_length, batch_size=batch_size)
     rows = load_splits(task, split)
+    print_notices(data_notices(task, {str(name): split_rows for name, split_rows in rows.items()}))
     tokenizer = trunk.tokenizer()
     cost = program_tokens(trunk.config, platform)
     summaries = {}

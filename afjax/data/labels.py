@@ -2,8 +2,8 @@
 
 Labels are never silently reinterpreted:
 
-- Labels are matched exactly. Labels that differ only in spelling ("few" and "few ", composed and decomposed accents,
-  "1" and "1.0") raise an error unless the task lists both as label names.
+- Labels are matched exactly, except the booleans "True" and "true". Labels that differ only in spelling ("few" and
+  "few ", composed and decomposed accents, "1" and "1.0") raise an error unless the task lists both as label names.
 - An integer is accepted as an index only if the task or its source lists the names in order, and if no name could be
   mistaken for an index (:func:`indices_are_clear`).
 """
@@ -157,6 +157,9 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
         raise no_labels(columns)
     has_indices = listed and indices_are_clear(names)
     index_of = {str(index): index for index in range(len(names))} if has_indices else {}
+    if {name.lower() for name in names} == {"false", "true"}:
+        # Booleans become "true" and "false", but pandas writes them as "True" and "False".
+        index_of |= {text: index for index, name in enumerate(names) for text in (name.lower(), name.capitalize())}
     index_of |= {name: index for index, name in enumerate(names)}
     indices = np.empty(len(columns.labels), np.int32)
     for row in range(len(columns.labels)):

@@ -22,6 +22,7 @@ from afjax.display.words import counted
 # In a split with fewer rows, many distinct labels are plausible. A label with at least this many rows counts as
 # frequent.
 _MANY_ROWS = 20
+_NULLS = ("nan", "na", "n/a", "null", "<na>")
 # A label with at most this many rows may be a misspelling of a frequent label.
 _FEW_ROWS = 2
 
@@ -44,6 +45,7 @@ def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
             blank_texts(name, rows),
             many_labels(name, rows),
             misspelled_label(name, rows),
+            null_label(name, rows),
             unmarked_entities(name, rows),
         )
     ]
@@ -126,6 +128,26 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def null_label(name: str, rows: AnyRows) -> str:
+    """Checks for a label that other programs write for missing values.
+
+    Returns a notice, or an empty string.
+
+    Args:
+      name: The split's name.
+      rows: The split.
+    """
+    if not isinstance(rows, Rows) or isinstance(rows, MultiLabelRows) or rows.labels is None:
+        return ""
+    for number, label in enumerate(rows.label_names):
+        if label.casefold() in _NULLS and (count := int((rows.labels == number).sum())):
+            return (
+                f'{counted(count, "row")} of {name} {"has" if count == 1 else "have"} the label "{label}", which is '
+                "used as a class. If it stands for a missing label, drop these rows."
+            )
+    return ""
 
 
 def misspelled_label(name: str, rows: AnyRows) -> str:

@@ -162,7 +162,7 @@ def test_tasks_from_every_kind_of_source(show: Show, folder: Path) -> None:
 
 def test_splits_without_labels(show: Show, folder: Path) -> None:
     path = folder / "own"
-    (path / "train.jsonl").write_text('{"text": "two"}\n')
+    (path / "train.jsonl").write_text('{"text": "two of all"}\n')
     _, found = show("own")
     assert [split["labeled"] for split in found["splits"].values()] == [False, True]
     assert found["splits"]["dev"]["labels"]["y"]["rows"] == 1

@@ -131,6 +131,13 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
         assert (dev.label_names[dev.labels[0]], dev.labels.tolist()) == ("bad", [1, 0])
 
 
+@pytest.mark.parametrize("names", [("false", "true"), ("True", "False")])
+def test_booleans_match_names_in_any_spelling(names: tuple[str, str], tmp_path: Path) -> None:
+    write_split(tmp_path, "dev", True, False, "True", "false")
+    dev = load_split(task(tmp_path, labels=names), "dev")
+    assert [dev.label_names[label].lower() for label in dev.labels] == ["true", "false", "true", "false"]
+
+
 @pytest.mark.parametrize("label", [1, "1"])
 def test_indices_into_the_labels_of_a_head_are_noted(
     label: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

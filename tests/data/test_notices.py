@@ -12,6 +12,7 @@ from afjax.data.notices import (
     many_labels,
     misspelled_label,
     no_better_than_majority,
+    null_label,
     rows_in_both,
 )
 from afjax.data.splits import AnyRows
@@ -74,6 +75,14 @@ def test_rare_label_similar_to_a_frequent_one_is_reported() -> None:
     assert misspelled_label("train", many) == ""
     train = rows(*texts, labels=["positve", *["positive", "negative"] * 24, "positive"])
     assert any("misspelled" in notice for notice in data_notices(TASK, {"train": train}))
+
+
+def test_label_that_may_stand_for_a_missing_one_is_reported() -> None:
+    told = null_label("train", rows(*"abc", labels=["x", "NaN", "NaN"]))
+    assert has_facts(told, "2 rows of train have", '"NaN"')
+    assert null_label("train", rows(*"abc", labels=["x", "none", "nano"])) == ""
+    assert null_label("train", rows(*"abc", labels=[0.5, 1.5, 2.5], kind="regression")) == ""
+    assert any('"NA"' in notice for notice in data_notices(TASK, {"train": rows(*"ab", labels=["x", "NA"])}))
 
 
 def test_train_rows_that_also_occur_in_dev_are_counted() -> None:
