@@ -103,9 +103,11 @@ def _search(folder: epath.Path, depth: int) -> Iterator[tuple[str, epath.Path]]:
             yield "store", folder / "store"
     elif any((folder / kind).is_dir() for kind in store.KINDS):
         yield "store", folder
-    elif (folder / TRAINED).exists():
-        yield "python", folder
     elif depth:
+        # afjax train writes this file too, to subfolders of its workdir.
+        of_command = any((parent / CONFIG).exists() for parent in (folder.parent, folder.parent.parent))
+        if (folder / TRAINED).exists() and not of_command:
+            yield "python", folder
         for child in sorted(folder.iterdir()):
             if child.is_dir() and not child.name.startswith("."):
                 yield from _search(child, depth - 1)

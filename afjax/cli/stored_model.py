@@ -111,7 +111,9 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
     from afjax.tasks.load import load_split
 
     model_task, source = model.task, source or ""
-    if not (data_dir or source or model_task.source or getattr(model_task, split)):
+    # Without a dev split, dev rows are held out from the train split.
+    recorded = model_task.source or getattr(model_task, split) or (split == "dev" and model_task.train)
+    if not (data_dir or source or recorded):
         raise UserError(
             f'The store does not record the data of the head "{model.model.head_name}", because it was trained '
             "from Python or imported; pass --source."

@@ -158,8 +158,10 @@ def class_labels(columns: Columns, names: tuple[str, ...], *, listed: bool) -> n
     has_indices = listed and indices_are_clear(names)
     index_of = {str(index): index for index in range(len(names))} if has_indices else {}
     if {name.lower() for name in names} == {"false", "true"}:
-        # Booleans become "true" and "false", but pandas writes them as "True" and "False".
-        index_of |= {text: index for index, name in enumerate(names) for text in (name.lower(), name.capitalize())}
+        # Booleans become "true" and "false". pandas writes them as "True" and "False", R as "TRUE" and "FALSE".
+        index_of |= {
+            text: index for index, name in enumerate(names) for text in (name.lower(), name.capitalize(), name.upper())
+        }
     index_of |= {name: index for index, name in enumerate(names)}
     indices = np.empty(len(columns.labels), np.int32)
     for row in range(len(columns.labels)):

@@ -48,8 +48,8 @@ def export_routed(
     Args:
       model: The model. All of its tasks must fit on the device at once.
       folder: The folder for the three files, created if necessary.
-      max_length: Maximum number of tokens per row. The program refuses longer rows. Defaults to the largest
-        that ``model`` supports.
+      max_length: Maximum number of tokens per row. The program refuses longer rows. Defaults to the
+        largest that ``model`` supports.
       platforms: The platforms to export for. They need not be available on this machine.
 
     Returns:

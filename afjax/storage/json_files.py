@@ -7,6 +7,7 @@ the wrong type of document.
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -110,8 +111,8 @@ def _finite_float(digits: str) -> float:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in values if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        repeated = next(key for key, count in counts.items() if count > 1)
         raise ValueError(f"the key {short_json(repeated)} occurs twice in one object")
     return values
 

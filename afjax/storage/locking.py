@@ -76,17 +76,19 @@ def only_holder(path: str | os.PathLike[str], message: str) -> Iterator[Callable
             pass  # Some network file systems have no locks.
         # Compare contents, because inode numbers change on some network file systems.
         holder = uuid.uuid4().hex
-        lock.truncate(0)
-        lock.write(holder)
-        lock.flush()
+        with contextlib.suppress(OSError):  # The disk may be full.
+            os.truncate(lock.fileno(), 0)
+            os.write(lock.fileno(), holder.encode())
+        is_written = os.fstat(lock.fileno()).st_size == len(holder)
 
         def is_in_place() -> bool:
             try:
-                return Path(path).read_text() == holder
+                return not is_written or Path(path).read_text() == holder
             except FileNotFoundError:
                 return False
 
         try:
             yield is_in_place
         finally:
-            lock.truncate(0)
+            with contextlib.suppress(OSError):
+                os.truncate(lock.fileno(), 0)

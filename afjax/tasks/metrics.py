@@ -139,8 +139,8 @@ class ConfusionMatrix:
     counts: Int[np.ndarray, "num_labels num_labels"]
 
     def __repr__(self) -> str:
-        right, total = int(np.trace(self.counts)), int(self.counts.sum())
-        return f"<ConfusionMatrix: {counted(len(self.labels), 'label')}, {right} of {counted(total, 'row')} right>"
+        correct, total = int(np.trace(self.counts)), int(self.counts.sum())
+        return f"<ConfusionMatrix: {counted(len(self.labels), 'label')}, {correct} of {counted(total, 'row')} correct>"
 
     def __str__(self) -> str:
         return "\n".join(table_lines(self._cells()))

@@ -18,7 +18,7 @@ from afjax.distributed.preemption import delayed_interrupt
 from afjax.errors import UserError
 from afjax.storage.paths import absolute, file_error, is_remote
 from afjax.store.checkpoint import quiet_orbax, system_reason
-from afjax.train.record import THE_RECORD, input_differences
+from afjax.train.record import RECORD_DIGEST, input_differences
 from afjax.trees import Tree
 
 # Upper bound on the bytes that Orbax writes in addition to the arrays.
@@ -127,7 +127,7 @@ class RunCheckpoints:
                 "invalid); remove it to resume from the previous one."
             )
         # Inputs that an earlier version did not record are reported when run.json is checked.
-        known = {name: value for name, value in recorded.items() if name != THE_RECORD or name in self._inputs}
+        known = {name: value for name, value in recorded.items() if name != RECORD_DIGEST or name in self._inputs}
         changed, _ = input_differences(known, self._inputs)
         if changed or not recorded:
             raise UserError(

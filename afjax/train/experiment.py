@@ -341,13 +341,13 @@ class _Experiment:
         return fusion_training(self.trunk, task, self.tasks[task], method, **run)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
-        trained = train_multitask(self.trunk, self.config.tasks, self._data(), **self._of_all_tasks(folder))
+        trained = train_multitask(self.trunk, self.config.tasks, self._data(), **self._run_arguments(folder))
         models = self._with_named_trunk(list(trained.values()))
         return models, results_of(models, f"{self.config.partition}, multitask")
 
     def _train_in_sequence(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
         tasks = self.config.tasks
-        sequence = train_sequential(self.trunk, tasks, self._data(), **self._of_all_tasks(folder))
+        sequence = train_sequential(self.trunk, tasks, self._data(), **self._run_arguments(folder))
         models = self._with_named_trunk(list(sequence.models.values()))
         results = [
             Result(model.model.head_name, f"after {last_task.name}", model.task.name, score, task.main_metric)
@@ -362,7 +362,7 @@ class _Experiment:
     def _data(self) -> dict[str, Mapping[str, AnyRows]]:
         return {task.name: self.tasks[task] for task in self.config.tasks}
 
-    def _of_all_tasks(self, folder: epath.Path) -> dict[str, Any]:
+    def _run_arguments(self, folder: epath.Path) -> dict[str, Any]:
         options = dataclasses.replace(self.options, name=self.config.name)
         return {"workdir": folder, "config": self.config.train, "method": self.config.method, "options": options}
 

@@ -43,7 +43,7 @@ CHECKPOINTS = "checkpoints"
 # The key for the digest of the array shapes in a checkpoint's inputs.
 SHAPES = "the arrays' shapes"
 # The key for the digest of run.json in a checkpoint's inputs.
-THE_RECORD = "the run's record"
+RECORD_DIGEST = "the run's record"
 # Everything that training writes into a run's folder.
 _FILES = ("metrics.jsonl", "usage.json", "scores.json", "result.json", TRAINED, FORMER_RECORD, RECORD)
 _FOLDERS = (CHECKPOINTS, "tensorboard")
@@ -212,7 +212,8 @@ def only_process(folder: epath.Path) -> Iterator[Callable[[], None]]:
     On several hosts, the first host holds the lock. Object stores have no locks, so users must avoid concurrent runs.
 
     Yields:
-      A function that raises a UserError on every host if the folder has been moved, deleted or replaced since.
+      A function that raises a UserError on the first host if the folder has been moved, deleted or replaced since. It
+      does not wait for other hosts, so it can be called after an error on one of them.
 
     Raises:
       UserError: Another process holds the lock, or the folder cannot be written.
@@ -220,12 +221,11 @@ def only_process(folder: epath.Path) -> Iterator[Callable[[], None]]:
     is_in_place: Callable[[], bool] | None = None
 
     def check() -> None:
-        with all_hosts_or_raise():
-            if is_in_place is not None and not is_in_place():
-                raise UserError(
-                    f"The folder {folder} was moved or deleted while a run was training in it, so the run has stopped. "
-                    "Move the folder back, or use its new path, and start the run again to resume it."
-                )
+        if is_in_place is not None and not is_in_place():
+            raise UserError(
+                f"The folder {folder} was moved, deleted or replaced while a run was training in it, so the run has "
+                "stopped. Move the folder back, or use its new path, and start the run again to resume it."
+            )
 
     with contextlib.ExitStack() as stack:
         with all_hosts_or_raise():
@@ -248,7 +248,7 @@ def record_digest(folder: epath.Path) -> dict[str, str]:
     record = read_json(folder / RECORD, advice="delete the folder to train again")
     if record is None:
         return {}
-    return {THE_RECORD: hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()}
+    return {RECORD_DIGEST: hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()}
 
 
 def folder_error(folder: epath.Path, error: OSError) -> UserError:
@@ -409,7 +409,7 @@ def _former_inputs(folder: epath.Path, advice: str) -> dict[str, str]:
     if not isinstance(saved, dict):
         raise UserError(f"{newest} is damaged (its inputs are invalid); {advice}.")
     # The shapes are checked when the checkpoint is restored.
-    inputs = {key: digest for key, digest in saved.items() if key not in (SHAPES, THE_RECORD)}
+    inputs = {key: digest for key, digest in saved.items() if key not in (SHAPES, RECORD_DIGEST)}
     return {**{adapter_input(name): digest for name, digest in adapters.items()}, **inputs}
 
 

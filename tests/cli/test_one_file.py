@@ -12,6 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from afjax.cli.main import main
+from afjax.cli.stored_model import rows_of
+from afjax.config.tasks import TaskConfig
+from afjax.errors import UserError
+from afjax.tasks.load import load_split
 
 Refused = Callable[..., str]
 Lines = Callable[..., list[str]]
@@ -181,3 +185,14 @@ def test_dev_share_that_leaves_no_dev_row_is_refused(home: Path, tmp_path: Path,
     sentence = refused("train", config, f"--workdir={tmp_path / 'run'}", "--config.task.dev_share=1e-9")
     for fact in ("0 of the 32 rows", "dev_share=1e-09", "32 into train"):
         assert fact in sentence
+
+
+def test_rows_held_out_from_a_recorded_train_file_are_found(tmp_path: Path) -> None:
+    lines = [f"text {row},{'ab'[row % 2]}" for row in range(40)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    task = TaskConfig(name="reviews", train=str(tmp_path / "reviews.csv"))
+    model = SimpleNamespace(task=task, labels=("a", "b"), model=SimpleNamespace(head_name="reviews"))
+    assert rows_of(model, "dev").digest() == load_split(task, "dev").digest()
+    model.task = TaskConfig(name="reviews")
+    with pytest.raises(UserError, match=r'"reviews".*--source'):
+        rows_of(model, "dev")

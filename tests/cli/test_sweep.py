@@ -538,7 +538,7 @@ def test_sweep_waits_for_processes_of_a_killed_sweep(
         def release(line: str) -> None:
             printed.append(line)
             if "waiting" in line:
-                fcntl.flock(lock, fcntl.LOCK_UN)
+                threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN)).start()
 
         monkeypatch.setattr(sweep_runs, "print_line", release)
         assert main([*real, "--seeds=0,1"]) == 0

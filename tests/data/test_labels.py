@@ -133,9 +133,9 @@ def test_index_requires_listed_names(label: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("false", "true"), ("True", "False")])
 def test_booleans_match_names_in_any_spelling(names: tuple[str, str], tmp_path: Path) -> None:
-    write_split(tmp_path, "dev", True, False, "True", "false")
+    write_split(tmp_path, "dev", True, False, "True", "false", "TRUE")
     dev = load_split(task(tmp_path, labels=names), "dev")
-    assert [dev.label_names[label].lower() for label in dev.labels] == ["true", "false", "true", "false"]
+    assert [dev.label_names[label].lower() for label in dev.labels] == ["true", "false", "true", "false", "true"]
 
 
 @pytest.mark.parametrize("label", [1, "1"])

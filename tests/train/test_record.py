@@ -36,7 +36,7 @@ from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
 from afjax.train.record import (
     RECORD,
-    THE_RECORD,
+    RECORD_DIGEST,
     RunSpec,
     by_path,
     check_run,
@@ -345,7 +345,7 @@ def test_setting_missing_in_an_earlier_record_has_its_former_default(
     # Checkpoints of earlier versions do not contain the digest of the record.
     for progress in (tmp_path / "run" / "checkpoints").glob("*/progress/metadata"):
         saved = json.loads(progress.read_text())
-        del saved["inputs"][THE_RECORD]
+        del saved["inputs"][RECORD_DIGEST]
         progress.write_text(json.dumps(saved))
     again()
     with pytest.raises(UserError) as refused:
@@ -420,7 +420,7 @@ def test_run_in_a_moved_folder_stops_and_resumes(
         patch.setattr(SingleRun, "extra_metrics", extra_metrics)
         with pytest.raises(UserError) as stopped:
             again(workdir=folder)
-    assert has_facts(str(stopped.value), str(folder), "moved or deleted")
+    assert has_facts(str(stopped.value), str(folder), "moved, deleted or replaced")
     assert not has_checkpoint(epath.Path(folder))
     model = again(workdir=moved)
     assert tree_digest(model.params["adapters"]) == tree_digest(finished[1].params["adapters"])

@@ -52,8 +52,8 @@ def export_adapterhub(
     """Exports an artifact in the format of the ``adapters`` library.
 
     An adapter is exported together with its head; load both with ``load_adapter(output)``. A fusion is exported as a
-    setup that includes its adapters and its head; load it with ``load_adapter_setup(output)``. If the
-    export fails, ``output`` is not created.
+    setup that includes its adapters and its head; load it with ``load_adapter_setup(output)``. If the export fails,
+    ``output`` is not created.
 
     Args:
       store_folder: The store.
@@ -91,6 +91,8 @@ def export_adapterhub(
     output = check_new_folder(output)
     check_can_write(weights)
     chosen = _kind_to_export(store_folder, name, kind)
+    if chosen == "head" and head:
+        raise UserError(f'"{name}" is a head, so --head={head} does not apply to it; omit --head.')
     with new_folder(output) as new:
         writer = _Writer(store_folder, new, weights, num_choices, with_head, head)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
