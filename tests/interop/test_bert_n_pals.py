@@ -361,7 +361,7 @@ def test_existing_files_are_only_replaced_with_overwrite(
     assert not (tmp_path / "other").exists()
     run = tmp_path / "run"
     run.mkdir()
-    (run / reservations.WORKDIR_FILE).write_text('{"run": "another"}')
+    (run / reservations.WORKDIR_FILE).write_text('{"store": "../store", "run": "another"}')
     reservations.write(epath.Path(tmp_path / "store"), "heads", "c-rte", run="another", workdir=run)
     assert main([*arguments, "--tasks=rte,stsb,mine", other, "--name=c"]) == 2
     assert has_facts(capsys.readouterr().err, f"run in {run} is unfinished", "heads/c-rte")
