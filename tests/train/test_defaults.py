@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from earlier_version import without_record_digest
 from etils import epath
 from facts import has_facts
 
@@ -179,6 +180,7 @@ def test_run_of_an_earlier_version_keeps_first_token_pooling(
         if lacks_setting:
             del record["settings"]["head"]["pooling"]
             file.write_text(json.dumps(record))
+            without_record_digest(tmp_path / "run")
         capsys.readouterr()
         again = train()
         assert "finished" in capsys.readouterr().err

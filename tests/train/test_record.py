@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from earlier_version import without_record_digest
 from etils import epath
 from facts import has_facts
 from recipe_arguments import recipe_arguments
@@ -34,16 +35,7 @@ from afjax.train import single_run
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
-from afjax.train.record import (
-    RECORD,
-    RECORD_DIGEST,
-    RunSpec,
-    by_path,
-    check_run,
-    discard_run,
-    has_checkpoint,
-    setting_differences,
-)
+from afjax.train.record import RECORD, RunSpec, by_path, check_run, discard_run, has_checkpoint, setting_differences
 from afjax.train.sequential import train_sequential
 from afjax.train.single import train_single
 from afjax.train.single_run import SingleRun
@@ -342,11 +334,7 @@ def test_setting_missing_in_an_earlier_record_has_its_former_default(
     record = json.loads(path.read_text())
     assert record["settings"]["train"].pop("weight_decay_on") == "kernels"
     path.write_text(json.dumps(record))
-    # Checkpoints of earlier versions do not contain the digest of the record.
-    for progress in (tmp_path / "run" / "checkpoints").glob("*/progress/metadata"):
-        saved = json.loads(progress.read_text())
-        del saved["inputs"][RECORD_DIGEST]
-        progress.write_text(json.dumps(saved))
+    without_record_digest(tmp_path / "run")
     again()
     with pytest.raises(UserError) as refused:
         again(config=dataclasses.replace(settings, weight_decay_on="weights"))
