@@ -1,4 +1,4 @@
-"""Changes a run's folder to what an earlier version of afjax wrote."""
+"""Makes a run's folder look as if an earlier version of afjax had written it."""
 
 import json
 from pathlib import Path

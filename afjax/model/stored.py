@@ -157,17 +157,21 @@ def head_to_share(store_folder: StorePath, kind: str, name: str, head: str = "")
 
     Args:
       store_folder: The store.
-      kind: ``adapters`` or ``fusion``.
-      name: The name of the adapter or fusion.
+      kind: ``adapters`` or ``fusion``; or ``heads``, for a head that is shared by itself.
+      name: The name of the adapter, fusion or head.
       head: The head's name. Defaults to :func:`recorded_head`.
 
     Returns:
-      The head's name. Empty if no head was trained with the adapter or fusion.
+      The head's name. Empty if no head was trained with the adapter or fusion, or for a head by itself.
 
     Raises:
-      UserError: Several heads were trained with it, and none has its name; or ``head`` does not exist or was trained
-        with something else.
+      UserError: Several heads were trained with it, and none has its name; or ``head`` does not exist, was trained with
+        something else, or is given for a head.
     """
+    if kind == "heads":
+        if head:
+            raise UserError(f'"{name}" is a head itself, so --head={head} does not apply to it; omit --head.')
+        return ""
     if head:
         manifest = store.read_manifest(store_folder, kind, name)
         if not store.read_manifest(store_folder, "heads", head).belongs_to(manifest):

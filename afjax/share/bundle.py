@@ -282,10 +282,8 @@ def _parts(store: StorePath, name: str, kind: str, head: str) -> list[tuple[str,
     The artifact itself comes last.
     """
     main = read_manifest(store, kind or _kind_of(store, name), name)
-    if main.kind == "heads" and head:
-        raise UserError(f'"{name}" is a head, so --head={head} does not apply to it; omit --head.')
     parts = [("adapters", str(member["name"])) for member in main.adapters]
-    if main.kind != "heads" and (head := head_to_share(store, main.kind, name, head)):
+    if head := head_to_share(store, main.kind, name, head):
         parts.append(("heads", head))
     for part_kind, part in parts:
         if part not in names(store, part_kind):

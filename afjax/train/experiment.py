@@ -327,27 +327,27 @@ class _Experiment:
 
     def _single(self, folder: epath.Path) -> Training[TaskModel]:
         config, task = self.config, self.config.target
-        options = dataclasses.replace(self.options, name=config.artifact_name(task))
-        run: dict[str, Any] = {"workdir": folder, "config": config.train, "options": options}
+        run = self._run_arguments(folder, config.artifact_name(task))
         return single_training(self.trunk, task, self.tasks[task], method=config.method, **run)
 
     def _fusion(self, folder: epath.Path) -> Training[TaskModel]:
         config, task = self.config, self.config.target
-        options = dataclasses.replace(self.options, name=config.artifact_name(task))
+        run = self._run_arguments(folder, config.artifact_name(task))
         method = FusionMethod(
             adapters=fused_names(config), store=self.store_folder, fusion=config.fusion, head=config.head
         )
-        run: dict[str, Any] = {"workdir": folder, "config": config.train, "options": options}
         return fusion_training(self.trunk, task, self.tasks[task], method, **run)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
-        trained = train_multitask(self.trunk, self.config.tasks, self._data(), **self._run_arguments(folder))
+        run = {**self._run_arguments(folder, self.config.name), "method": self.config.method}
+        trained = train_multitask(self.trunk, self.config.tasks, self._data(), **run)
         models = self._with_named_trunk(list(trained.values()))
         return models, results_of(models, f"{self.config.partition}, multitask")
 
     def _train_in_sequence(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
         tasks = self.config.tasks
-        sequence = train_sequential(self.trunk, tasks, self._data(), **self._run_arguments(folder))
+        run = {**self._run_arguments(folder, self.config.name), "method": self.config.method}
+        sequence = train_sequential(self.trunk, tasks, self._data(), **run)
         models = self._with_named_trunk(list(sequence.models.values()))
         results = [
             Result(model.model.head_name, f"after {last_task.name}", model.task.name, score, task.main_metric)
@@ -362,9 +362,10 @@ class _Experiment:
     def _data(self) -> dict[str, Mapping[str, AnyRows]]:
         return {task.name: self.tasks[task] for task in self.config.tasks}
 
-    def _run_arguments(self, folder: epath.Path) -> dict[str, Any]:
-        options = dataclasses.replace(self.options, name=self.config.name)
-        return {"workdir": folder, "config": self.config.train, "method": self.config.method, "options": options}
+    def _run_arguments(self, folder: epath.Path, name: str) -> dict[str, Any]:
+        """Returns the arguments of the target's run that all recipes share."""
+        options = dataclasses.replace(self.options, name=name)
+        return {"workdir": folder, "config": self.config.train, "options": options}
 
     def _with_named_trunk(self, models: list[TaskModel]) -> list[TaskModel]:
         """Names a trained trunk after its future folder, ``workdir/trunk``."""

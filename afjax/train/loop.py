@@ -45,7 +45,7 @@ class Run(Protocol):
       eval_every: Steps between evaluations of the dev split.
       main_metric: The dev metric used for early stopping.
       shown_metrics: The metrics to print after an evaluation, including the main metric.
-      compiled: The shapes of the batches for which the step has been compiled, as tuples with one shape per array.
+      compiled: The batch shapes that the step has been compiled for, as tuples with one shape per array.
       estimate: The estimated time of the run.
     """
 

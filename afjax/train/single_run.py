@@ -200,7 +200,7 @@ class Programs:
       pure_step: The step before compilation.
       step: The compiled step; see :func:`run_step`.
       eval_step: The compiled evaluation step.
-      shapes: The shapes of the batches for which ``step`` has been compiled; see ``Run.compiled``.
+      shapes: The batch shapes that ``step`` has been compiled for; see ``Run.compiled``.
     """
 
     pure_step: TrainStep

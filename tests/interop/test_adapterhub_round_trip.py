@@ -276,6 +276,8 @@ def test_one_of_several_heads_is_chosen(bert: Folders, tmp_path: Path) -> None:
         with pytest.raises(UserError) as raised:
             export_adapterhub(folder, "abc", tmp_path / "setup", head=chosen)
         assert has_facts(str(raised.value), *facts)
+    with pytest.raises(UserError, match=r"head itself.*--head=second"):
+        export_adapterhub(folder, head, tmp_path / "setup", kind="head", head="second")
     assert not (tmp_path / "setup").exists()
     written = export_adapterhub(folder, "abc", tmp_path / "setup", head="second")
     assert written[-1][0] == "head second"

@@ -134,6 +134,8 @@ def test_head_with_another_name_is_packed_under_the_name_of_its_adapter(
     with refused('"foreign"', 'adapter "rte"', "--head"):
         share.pack(source, "rte", tmp_path / "y.tar", head="foreign")
     assert not (tmp_path / "y.tar").exists()
+    with refused('"first"', "head itself", "--head=second"):
+        share.pack(source, "first", tmp_path / "y.tar", head="second")
     head, _ = share.pack(source, "rte", tmp_path / "y.tar", head="second")
     assert (head.name, head.digest) == ("rte", store.read_manifest(source, "heads", "second").digest)
 

@@ -91,10 +91,9 @@ def export_adapterhub(
     output = check_new_folder(output)
     check_can_write(weights)
     chosen = _kind_to_export(store_folder, name, kind)
-    if chosen == "head" and head:
-        raise UserError(f'"{name}" is a head, so --head={head} does not apply to it; omit --head.')
+    head = head_to_share(store_folder, _FOLDERS[chosen], name, head) if with_head else ""
     with new_folder(output) as new:
-        writer = _Writer(store_folder, new, weights, num_choices, with_head, head)
+        writer = _Writer(store_folder, new, weights, num_choices, head)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
     return [(description, output / path.relative_to(new)) for description, path in written]
 
@@ -116,20 +115,27 @@ def _kind_to_export(store_folder: str | Path, name: str, kind: Kind | None) -> K
 
 @dataclasses.dataclass(frozen=True)
 class _Writer:
-    """Writes artifacts from a store to an export folder."""
+    """Writes artifacts from a store to an export folder.
+
+    Attributes:
+      store_folder: The store.
+      root: The export folder.
+      weights: The format of the weights.
+      num_choices: Choices per row, for a multiple-choice head that does not record them.
+      head_name: The name of the head to write with an adapter or a fusion; empty for none.
+    """
 
     store_folder: str | Path
     root: Path
     weights: Weights
     num_choices: int | None
-    with_head: bool
     head_name: str
 
     def adapter(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         """Writes an adapter together with its head."""
         written = self._adapter_without_head(name, folder)
-        if head := self._head_of("adapters", name):
-            written += self.head(head, folder)
+        if self.head_name:
+            written += self.head(self.head_name, folder)
         return written
 
     def fusion(self, name: str, folder: Path) -> list[tuple[str, Path]]:
@@ -154,7 +160,7 @@ class _Writer:
         values = envelope(settings, trunk, fusion_name, adapter_names=members, **{OWN: own_fields})
         write_part(folder / fusion_name, FUSION, values, tensors, self.weights)
         written.append((f"fusion {name}", folder / fusion_name))
-        head = self._head_of("fusion", name)
+        head = self.head_name
         if head:
             written += self.head(head, folder / head)
         setup = {
@@ -181,10 +187,6 @@ class _Writer:
         own_fields = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)
         write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own_fields}), tensors, self.weights)
         return [(f"head {name}", folder)]
-
-    def _head_of(self, kind: str, name: str) -> str:
-        """Returns the name of the head to write with an adapter or fusion; empty for none."""
-        return head_to_share(self.store_folder, kind, name, self.head_name) if self.with_head else ""
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)
