@@ -11,7 +11,8 @@ results file (``bench/results/fusion_study.jsonl`` or ``fusion_study_mpnet.jsonl
 finished runs are skipped, and the interrupted run continues from its last checkpoint. If a line in the file records a
 different trunk, different rows or different settings, the script stops with an error. FOLDER stores the adapters for
 the fusions; missing adapters are retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or
-on a GPU. ``--methods``, ``--tasks`` and ``--seeds`` select runs; the adapters that these runs fuse are trained too:
+on a GPU. ``--slots=N`` trains up to N seeds of each method and task in one program (:func:`afjax.train_many`).
+``--methods``, ``--tasks`` and ``--seeds`` select runs; the adapters that these runs fuse are trained too:
 
     python bench/fusion_study.py ... --methods=fusion_nli --tasks=rte,cb --seeds=1,2
 
@@ -45,18 +46,19 @@ import argparse
 import dataclasses
 import functools
 import hashlib
+import itertools
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from results_file import (
     INPUTS,
-    add_missing,
+    add_missing_in_groups,
     add_missing_in_processes,
     add_selection,
     parse_study,
@@ -208,6 +210,22 @@ def all_runs(plan: Plan) -> list[Run]:
     return sorted(runs, key=lambda run: run.method == "average_seeds")
 
 
+def grouped(plan: Plan, runs: Iterable[Run], slots: int) -> list[list[Run]]:
+    """Groups up to ``slots`` runs that can be trained in one program, with each group after its sources.
+
+    The runs of a group differ in their seed. In ``fusion_mt``, each seed has its own trunk, so they differ in their
+    task.
+    """
+    if slots == 1:
+        return [[run] for run in runs]
+
+    def key(run: Run) -> tuple[int, str]:
+        return plan.methods.index(run.method), str(run.seed) if run.method == "fusion_mt" else run.task
+
+    groups = [list(group) for _, group in itertools.groupby(sorted(runs, key=key), key)]
+    return [group[first : first + slots] for group in groups for first in range(0, len(group), slots)]
+
+
 def _tasks_of_method(plan: Plan, method: str) -> tuple[str, ...]:
     if method in ON_SMALL:
         return SMALL
@@ -300,25 +318,35 @@ class Study:
     def _joint_store(self, seed: int) -> str:
         return f"{seed}/joint/store"
 
-    def measure(self, run: Run) -> dict[str, Any]:
-        """Trains a run and returns its results for the results file."""
+    def measure(self, runs: Sequence[Run]) -> list[dict[str, Any]]:
+        """Trains a group of :func:`grouped`, and returns each run's results for the results file."""
         begin = time.monotonic()
-        model: afjax.TaskModel | None = None
-        if run.method in AVERAGES:
-            task = self.tasks[run.task]
-            scores = self._average(run).evaluate(self.rows[run.task]["dev"])
-            values: dict[str, Any] = {"score": round(scores[task.main_metric], 4), "metric": task.main_metric}
-        elif run.method == "mt":
-            models = self._joint_models(run)
-            scores = {name: round(model.metrics[model.task.main_metric], 4) for name, model in models.items()}
-            values = {"score": round(statistics.mean(scores.values()), 4), "scores": scores}
+        models: list[afjax.TaskModel] = []
+        if runs[0].method in AVERAGES:
+            values = [self._average_score(run) for run in runs]
+        elif runs[0].method == "mt":
+            values = [self._joint_scores(run) for run in runs]
         else:
-            model = self._train(run)
-            values = {"score": round(model.metrics[model.task.main_metric], 4), "metric": model.task.main_metric}
-        values["minutes"] = round((time.monotonic() - begin) / 60, 2)
-        if model is not None and PARTITIONS[run.method] == "fusion":
-            values[ACTIVATIONS] = self._activations(model)
-        return {**values, "device": jax.devices()[0].device_kind, INPUTS: self.inputs(run)}
+            models = self._train(runs)
+            values = [_score_of(model.task, model.metrics) for model in models]
+        minutes = round((time.monotonic() - begin) / 60 / len(runs), 2)
+        if PARTITIONS.get(runs[0].method) == "fusion":
+            values = [
+                {**scores, ACTIVATIONS: self._activations(model)} for scores, model in zip(values, models, strict=True)
+            ]
+        device = jax.devices()[0].device_kind
+        return [
+            {**scores, "minutes": minutes, "device": device, INPUTS: self.inputs(run)}
+            for run, scores in zip(runs, values, strict=True)
+        ]
+
+    def _average_score(self, run: Run) -> dict[str, Any]:
+        return _score_of(self.tasks[run.task], self._average(run).evaluate(self.rows[run.task]["dev"]))
+
+    def _joint_scores(self, run: Run) -> dict[str, Any]:
+        models = self._joint_models(run)
+        scores = {name: round(model.metrics[model.task.main_metric], 4) for name, model in models.items()}
+        return {"score": round(statistics.mean(scores.values()), 4), "scores": scores}
 
     def _activations(self, model: afjax.TaskModel) -> dict[str, Any]:
         """Computes a fusion's mean activations over the dev rows: ``{slot: {adapter: [layer 0, layer 1, ...]}}``."""
@@ -330,26 +358,36 @@ class Study:
         }
         return {"num_rows": len(rows), "means": means}
 
-    def _train(self, run: Run) -> afjax.TaskModel:
-        """Trains a run on one task.
+    def _train(self, runs: Sequence[Run]) -> list[afjax.TaskModel]:
+        """Trains runs of one method, each on one task, in one program.
 
         Pfeiffer adapters are stored for fusions. All other models are discarded.
         """
-        task, rows, method, config = self.tasks[run.task], self.rows[run.task], self.method(run), self.config(run)
-        workdir = self.folder / f"{run.seed}/{run.task}-{run.method}"
-        options = afjax.RunOptions(seed=run.seed, scan_layers=self.scan_layers)
+        trunk = self._joint_trunk(runs[0].seed) if runs[0].method == "fusion_mt" else self.trunk
+        planned, models = [self._planned(run) for run in runs], []
+        for outcome in afjax.train_many(trunk, planned, slots=len(runs)):
+            if isinstance(outcome, Exception):
+                # The other runs' files are kept, so a repeated command does not train these runs again.
+                raise outcome
+            models.append(outcome)
+        for run, plan, model in zip(runs, planned, models, strict=True):
+            if run.method in ("pfeiffer", "nli"):
+                model.save(self.folder / self._store(run.seed), overwrite=True)
+            shutil.rmtree(plan.workdir)
+        return models
+
+    def _planned(self, run: Run) -> afjax.PlannedRun:
+        method = self.method(run)
         if isinstance(method, afjax.FusionMethod):
-            trunk = self._joint_trunk(run.seed) if run.method == "fusion_mt" else self.trunk
-            placed = dataclasses.replace(method, store=str(self.folder / method.store))
-            model = afjax.train_fusion(trunk, task, rows, placed, workdir=workdir, config=config, options=options)
-        else:
-            model = afjax.train_single(
-                self.trunk, task, rows, workdir=workdir, method=method, config=config, options=options
-            )
-        if run.method in ("pfeiffer", "nli"):
-            model.save(self.folder / self._store(run.seed), overwrite=True)
-        shutil.rmtree(workdir)
-        return model
+            method = dataclasses.replace(method, store=str(self.folder / method.store))
+        return afjax.PlannedRun(
+            task=self.tasks[run.task],
+            data=self.rows[run.task],
+            workdir=self.folder / f"{run.seed}/{run.task}-{run.method}",
+            method=method,
+            config=self.config(run),
+            options=afjax.RunOptions(seed=run.seed, scan_layers=self.scan_layers),
+        )
 
     def _average(self, run: Run) -> afjax.TaskModel:
         """Builds the model for an average: the target's model, with its adapter replaced."""
@@ -413,6 +451,10 @@ class Study:
         return afjax.load_trunk(str(self.folder / f"{seed}/joint/trunk"))
 
 
+def _score_of(task: afjax.TaskConfig, scores: Mapping[str, float]) -> dict[str, Any]:
+    return {"score": round(scores[task.main_metric], 4), "metric": task.main_metric}
+
+
 def table(plan: Plan, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
     """Formats the results as a table with one row per task and one column per method.
 
@@ -448,8 +490,9 @@ def open_study(arguments: argparse.Namespace) -> Study:
 
 
 def open_measure(arguments: argparse.Namespace) -> Callable[[Run], dict[str, Any]]:
-    """Opens the study in a worker process, and returns its ``measure`` method."""
-    return open_study(arguments).measure
+    """Opens the study in a worker process, and returns a function that measures one run."""
+    study = open_study(arguments)
+    return lambda run: study.measure([run])[0]
 
 
 def main() -> None:
@@ -458,6 +501,7 @@ def main() -> None:
     # The default depends on the encoder.
     parser.set_defaults(results=None)
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
+    parser.add_argument("--slots", type=int, default=1, help="seeds per program (1)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
     add_selection(parser, method=(*PARTITIONS, *AVERAGES), task=(*TASKS, "nli", ALL), seed=SEEDS)
     arguments = parse_study(parser)
@@ -466,8 +510,11 @@ def main() -> None:
     if arguments.table:
         print("\n".join(table(plan, read_results(arguments.results, Run))))
         return
-    if arguments.processes < 1:
-        parser.error(f"--processes={arguments.processes}; it must be at least 1")
+    for flag in ("processes", "slots"):
+        if getattr(arguments, flag) < 1:
+            parser.error(f"--{flag}={getattr(arguments, flag)}; it must be at least 1")
+    if arguments.processes > 1 and arguments.slots > 1:
+        parser.error("--processes and --slots cannot be combined; remove one of them")
     selected = selected_runs(all_runs(plan), arguments)
     study = open_study(arguments)
     runs = study.with_sources(selected)
@@ -475,7 +522,8 @@ def main() -> None:
     repeated = sources_to_repeat(runs, results, study.sources, study.is_stored)
     if arguments.processes == 1:
         # Train in this process, because only one process can use a TPU's chips.
-        add_missing(arguments.results, runs, results, study.measure, repeated=repeated)
+        groups = grouped(plan, runs, arguments.slots)
+        add_missing_in_groups(arguments.results, groups, results, study.measure, repeated=repeated)
         return
     add_missing_in_processes(
         arguments.results,

@@ -174,9 +174,32 @@ def add_missing(
       measure: Trains a run and returns its results, without the fields that identify the run.
       repeated: Finished runs to measure again. Their lines do not change.
     """
-    for run in runs:
-        if run not in results or run in repeated:
-            _add(path, run, measure(run), results)
+    add_missing_in_groups(
+        path, ([run] for run in runs), results, lambda group: [measure(run) for run in group], repeated=repeated
+    )
+
+
+def add_missing_in_groups(
+    path: Path,
+    groups: Iterable[Sequence[Run]],
+    results: dict[Run, dict[str, Any]],
+    measure: Callable[[Sequence[Run]], Sequence[dict[str, Any]]],
+    *,
+    repeated: Collection[Run] = (),
+) -> None:
+    """Measures the runs that have no result yet, group by group.
+
+    Writes and prints a group's results when all its runs have finished.
+
+    Args:
+      path, results, repeated: As in :func:`add_missing`.
+      groups: The runs, in order. Sources come in an earlier group than the runs that read them.
+      measure: Trains some runs of a group, and returns the results of each.
+    """
+    for group in groups:
+        if missing := [run for run in group if run not in results or run in repeated]:
+            for run, values in zip(missing, measure(missing), strict=True):
+                _add(path, run, values, results)
 
 
 def add_missing_in_processes(

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from afjax.errors import UserError
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from results_file import (
     add_missing,
+    add_missing_in_groups,
     add_missing_in_processes,
     add_selection,
     read_results,
@@ -72,6 +73,23 @@ def test_a_finished_run_is_kept_if_a_later_one_fails(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no rows"):
         add_missing(path, RUNS, {}, fails_for_cb)
     assert list(read_results(path, Run)) == RUNS[:2]
+
+
+def test_a_group_is_measured_without_its_finished_runs(tmp_path: Path) -> None:
+    path, measured = tmp_path / "study.jsonl", []
+
+    def counted(group: Sequence[Run]) -> list[dict[str, Any]]:
+        measured.append(list(group))
+        return [measure(run) for run in group]
+
+    results: dict[Run, dict[str, Any]] = {}
+    add_missing(path, [RUNS[0], RUNS[2]], results, measure)
+    add_missing_in_groups(path, [RUNS[:2], RUNS[2:]], results, counted)
+    assert measured == [[RUNS[1]]]
+    assert list(read_results(path, Run, inputs_of)) == [RUNS[0], RUNS[2], RUNS[1]]
+    add_missing_in_groups(path, [RUNS[:2], RUNS[2:]], results, counted, repeated=RUNS[:1])
+    assert measured == [[RUNS[1]], [RUNS[0]]]
+    assert read_results(path, Run, inputs_of) == results
 
 
 @pytest.mark.parametrize(
