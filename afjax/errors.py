@@ -42,6 +42,11 @@ class TemporaryError(UserError):
     """
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error of JAX says that a computation does not fit in a device's memory."""
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """Returns ``' Did you mean "x"?'`` for the nearest allowed name, or ``''``.
 

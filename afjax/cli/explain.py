@@ -4,7 +4,15 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-from afjax.errors import HOST_LOST, PREEMPTED, OtherHostError, PreemptionError, TemporaryError, UserError
+from afjax.errors import (
+    HOST_LOST,
+    PREEMPTED,
+    OtherHostError,
+    PreemptionError,
+    TemporaryError,
+    UserError,
+    is_out_of_memory,
+)
 from afjax.storage.paths import client_error_text, is_temporary
 
 
@@ -48,9 +56,9 @@ def explained_memory_error() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        if not reason.startswith("RESOURCE_EXHAUSTED"):
+        if not is_out_of_memory(error):
             raise
+        reason = str(error).partition("\n")[0]
         raise UserError(
             f"The run does not fit in the devices' memory ({reason}); reduce train.batch_size, or set remat=layers, "
             "trunk_dtype=bfloat16 or mesh.fsdp."

@@ -143,8 +143,9 @@ def _exit_code(arguments: argparse.Namespace) -> int:
         if explained is None:
             raise
         if isinstance(error, BrokenPipeError):
-            # The reader (head, less) has exited. Python would report the broken pipe again when it closes stdout.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader (head, less) has exited. Python would report the broken pipe again when it closes the stream.
+            for stream in (sys.stdout, sys.stderr):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         else:
             print_line(f"afjax: {explained[1]}")
         return explained[0]

@@ -108,6 +108,8 @@ def run_sweep(
                 # hosts, while a worker has one chip.
                 in_workers = processes > 1 or (num_hosts > 1 and bool(find_devices().tpu_chips))
                 _run_in_groups(sweep, workdir, waiting, progress, slots, processes if in_workers else 0)
+        except BrokenPipeError:  # The program that reads the output has exited. The workdir is fine.
+            raise
         except OSError as error:
             raise UserError(
                 f"The workdir {workdir} cannot be written ({error.strerror or error}); free up space or choose another "

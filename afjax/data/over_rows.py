@@ -83,7 +83,7 @@ def check_outputs(outputs: Any, data: TokenizedRows, params: Tree) -> None:
     Args:
       outputs: A tree of arrays with all rows (for span tasks, all windows) along the leading axis.
       data: The rows.
-      params: The model's parameters. If an output is not finite, they are checked to find the cause.
+      params: The model's parameters, if known. If an output is not finite, they are checked to find the cause.
 
     Raises:
       UserError: An output is NaN or infinite. The message names the first such row and any non-finite parameters.
@@ -104,12 +104,12 @@ def _not_finite(name: str, params: Tree) -> UserError:
         # Shards on other hosts are not accessible here.
         if getattr(leaf, "is_fully_addressable", True) and not bool(jnp.isfinite(leaf).all())
     ]
+    reason = " because some values in its parameters are too large" if params else ""
     if damaged:
-        reason = f"these parameters contain NaN or infinity: {', '.join(damaged[:4])}{', ...' if damaged[4:] else ''}"
-    else:
-        reason = "some values in its parameters are too large"
+        names = f"{', '.join(damaged[:4])}{', ...' if damaged[4:] else ''}"
+        reason = f" because these parameters contain NaN or infinity: {names}"
     return UserError(
-        f"{name} is NaN or infinite because {reason}; check the trunk, adapter or fusion, and head files, or train "
+        f"{name} is NaN or infinite{reason}; check the trunk, adapter or fusion, and head files, or train "
         "again with a lower learning rate."
     )
 

@@ -178,6 +178,7 @@ def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -
       UserError: An output is NaN or infinite.
     """
     if part.task is None:
+        check_outputs(outputs, part.data, {})
         return [{"embedding": embedding.tolist()} for embedding in outputs]
     model, data, logits = part.task.model, part.data, outputs
     if data.choices is not None:

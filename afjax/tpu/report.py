@@ -107,7 +107,7 @@ def train_step(plan: Plan, mesh: Mesh, topology: Topology) -> Step | None:
     try:
         compiled, seconds = compile_train_step(plan, mesh)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         return None
     return _step(plan, plan.trained, compiled, seconds, mesh, topology)

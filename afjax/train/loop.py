@@ -8,8 +8,6 @@ their steps together. :func:`run_alone` is the caller for a single run.
 import contextlib
 import dataclasses
 import hashlib
-import json
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -20,10 +18,12 @@ from jax.sharding import Mesh
 
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
-from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
+from afjax.distributed.hosts import is_first_host, is_runtime_error
 from afjax.distributed.preemption import Preemption
 from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import absolute
+from afjax.storage.writing import write_json
+from afjax.store.checkpoint import quiet_orbax, system_reason
 from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
@@ -191,6 +191,8 @@ def run_loop(
         with only_process(folder) as check_folder:
             inputs = {**inputs, **record_digest(folder)}
             return (yield from _Loop(run, config, inputs, folder, title, check_folder).train())
+    except BrokenPipeError:  # The program that reads the output has exited. The folder is fine.
+        raise
     except OSError as error:
         raise folder_error(folder, error) from error
 
@@ -212,19 +214,30 @@ class _Loop:
         self.run, self.config, self.folder, self.title, self.check_folder = run, config, folder, title, check_folder
         self.checkpoint_every = config.checkpoint_every or run.eval_every
         self.progress = RunProgress(run.main_metric, config.patience, copy_tree(state["trained"]))
-        saved_state, saved_best = run.to_checkpoint(state), run.to_checkpoint(self.progress.best_params)
-        self.checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: _shapes_digest(saved_state)})
-        if (restored := self.checkpoints.restore(saved_state, saved_best)) is not None:
-            saved_state, saved_best, values = restored
-            state = run.from_checkpoint(saved_state)
-            self.progress.restore(values, run.from_checkpoint(saved_best), str(folder / CHECKPOINTS))
+        digest = _shapes_digest(run.to_checkpoint(state))
+        self.checkpoints = RunCheckpoints(folder / CHECKPOINTS, {**inputs, SHAPES: digest})
         self.state: State | SlotState = state
-        self.step = int(state["step"])
+        self.step = 0
         self.pending: _PendingStep | None = None
         self.preempted = False
 
     def train(self) -> Training[LoopResult]:
         """Runs all remaining steps."""
+        with self.checkpoints:
+            self._restore()
+            return (yield from self._train())
+
+    def _restore(self) -> None:
+        """Restores the newest checkpoint, if there is one."""
+        run, progress, state = self.run, self.progress, state_tree(self.state)
+        restored = self.checkpoints.restore(run.to_checkpoint(state), run.to_checkpoint(progress.best_params))
+        if restored is not None:
+            saved_state, saved_best, values = restored
+            self.state = state = run.from_checkpoint(saved_state)
+            progress.restore(values, run.from_checkpoint(saved_best), str(self.folder / CHECKPOINTS))
+        self.step = int(state["step"])
+
+    def _train(self) -> Training[LoopResult]:
         run, progress = self.run, self.progress
         if self.finished:
             note(
@@ -237,7 +250,7 @@ class _Loop:
         if self.step:
             self.log.say(f"resumes after step {self.step:,} of {run.num_steps:,}")
         self.usage = Usage(self.folder, self.step)
-        with self.checkpoints, contextlib.closing(self.log), Preemption(run.mesh) as self.preemption:
+        with contextlib.closing(self.log), Preemption(run.mesh) as self.preemption:
             while not (self.finished or self.preempted):
                 for batch in run.batches(self.step):
                     yield from self._start_step(batch)
@@ -351,21 +364,25 @@ def _shapes_digest(state: State) -> str:
 
 
 def _not_finite(done: _PendingStep, state: State, report: dict[str, Any], folder: epath.Path) -> UserError:
-    """Saves the state before the failed step and a report about its batch.
+    """Saves the state before the failed step and a report about its batch, if possible.
 
-    Returns the error to raise.
+    Returns the error to raise. It is raised on all hosts.
     """
     import orbax.checkpoint as ocp
 
     loss = float(done.scalars["loss"])
     target = folder / f"not_finite_step_{done.number}"
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(absolute(target / "state"), state, force=True)
-    report = {"step": done.number, "loss": repr(loss), **report}
-    with all_hosts_or_raise():
+    saved = f"The batch's train rows and the state before that step are in {target}."
+    try:
+        with quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(absolute(target / "state"), state, force=True)
         if is_first_host():
-            (target / "report.json").write_text(json.dumps(report, indent=1) + os.linesep)
+            write_json(target / "report.json", {"step": done.number, "loss": repr(loss), **report})
+    except Exception as error:  # TensorStore raises ValueError for system errors.
+        if is_runtime_error(error):  # Another host was lost.
+            raise
+        saved = f"The batch's train rows and the state could not be saved to {target} ({system_reason(error)})."
     return UserError(
-        f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}). The batch's train rows and "
-        f"the state before that step are in {target}. Lower train.learning_rate, or inspect those rows."
+        f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}). {saved} Lower "
+        "train.learning_rate, or inspect those rows."
     )

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
-from afjax.errors import PreemptionError, UserError
+from afjax.errors import PreemptionError, UserError, is_out_of_memory
 from afjax.train.loop import Run, StepRequest, Training
 from afjax.train.shared import Shared
 from afjax.train.single_run import SingleRun
@@ -117,11 +117,13 @@ class _Queue(Generic[T]):
         # Ties go to the first group, so the choice does not depend on timing.
         numbers = max(groups.values(), key=len)
         requests = [self.active[number] for number in numbers]
+        # Such a step always has all slots, even if only one run takes part.
+        is_shared = _can_share(requests[0].run, self.slots)
         try:
             results = _step_together(requests, self.slots, self.shared, self.stacks)
         except Exception as error:  # The step fails to compile or runs out of memory.
             numbers = self._with_lost_runs(numbers)
-            if len(numbers) > 1 and str(error).startswith("RESOURCE_EXHAUSTED"):
+            if is_shared and is_out_of_memory(error):
                 error = _too_many_slots(error, self.slots)
             for number in numbers:
                 self._advance(number, functools.partial(self.begun[number].throw, error))
@@ -137,7 +139,7 @@ class _Queue(Generic[T]):
         A step that fails after it has started has donated the states of all runs in the stack.
         """
         run = self.active[numbers[0]].run
-        stack = self.stacks.get(_stack_key(run)) if _can_share(run) else None
+        stack = self.stacks.get(_stack_key(run)) if _can_share(run, self.slots) else None
         lost = {id(each) for each in stack.runs} if stack and stack.lost else set()
         return [number for number, request in self.active.items() if number in numbers or id(request.run) in lost]
 
@@ -215,9 +217,9 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             waiting += [earlier for earlier in (cause.__cause__, cause.__context__) if earlier is not None]
 
 
-def _can_share(run: Run) -> TypeGuard[SingleRun]:
+def _can_share(run: Run, slots: int) -> TypeGuard[SingleRun]:
     """Whether a run's step can be computed together with other runs' steps."""
-    return isinstance(run, SingleRun) and run.shares_steps
+    return slots > 1 and isinstance(run, SingleRun) and run.shares_steps
 
 
 def _stack_key(run: SingleRun) -> Hashable:
@@ -228,7 +230,7 @@ def _stack_key(run: SingleRun) -> Hashable:
 def _group(number: int, request: StepRequest, slots: int) -> Hashable:
     """Returns a key that is equal for requests whose steps can be computed together."""
     run = request.run
-    if slots == 1 or not _can_share(run):
+    if not _can_share(run, slots):
         return number
     shapes = tuple((name, array.shape, array.dtype) for name, array in sorted(request.batch.items()))
     return _stack_key(run), shapes
@@ -239,13 +241,13 @@ def _step_together(
 ) -> Sequence[tuple[State | SlotState, Mapping[str, Any]]]:
     """Computes the next step of all runs in a group."""
     first = requests[0].run
-    if slots == 1 or not _can_share(first):
+    if not _can_share(first, slots):
         [request] = requests
         return [first.step(state_tree(request.state), request.batch, request.learning_rate)]
     inputs = [
         (request.run, request.state, request.batch, request.learning_rate)
         for request in requests
-        if _can_share(request.run)
+        if _can_share(request.run, slots)
     ]
     key = _stack_key(first)
     once = functools.partial(shared.once, "step together", (first.programs, slots))

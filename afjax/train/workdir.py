@@ -1,5 +1,6 @@
 """The folder of an experiment: its config, its inputs and its store's path."""
 
+import contextlib
 import os
 import uuid
 from collections.abc import Collection, Mapping
@@ -226,8 +227,10 @@ def release_workdir(workdir: epath.Path) -> None:
     """Undoes :func:`claim_workdir` in a workdir that was new."""
     for name in (CONFIG, INPUTS, STORE):
         (workdir / name).unlink(missing_ok=True)
-    if not any(workdir.iterdir()):
-        workdir.rmdir()
+    # Object stores have no folders. A folder with other files is kept.
+    if not is_remote(workdir):
+        with contextlib.suppress(OSError):
+            workdir.rmdir()
 
 
 def _read_store(workdir: epath.Path) -> dict[str, Any]:

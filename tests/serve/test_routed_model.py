@@ -29,6 +29,8 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.serve.loading import find_artifact
+from afjax.serve.requests import predict_rows, read_rows
+from afjax.trunk.embedding import EmbeddingConfig
 from tests.small_trunk import distinct_families, small_trunk_on_disk
 
 pytestmark = pytest.mark.slow
@@ -380,6 +382,15 @@ def test_predictions_do_not_depend_on_other_rows_and_tasks(tiny_trunk: Trunk, ma
     single = routed.predict([TEXTS[0]], ["a"])
     batched = routed.predict([TEXTS[0], TEXTS[0], TEXTS[1]], ["a", "b", "a"])
     assert batched[0] == single[0]
+
+
+def test_non_finite_embedding_is_refused(tiny_trunk: Trunk) -> None:
+    sequences = read_rows(None, TEXTS[:2], (0, 1), tiny_trunk.tokenizer(), EmbeddingConfig(max_length=16))
+    outputs = np.ones((2, 32), np.float32)
+    assert [len(row["embedding"]) for row in predict_rows(sequences, outputs)] == [32, 32]
+    outputs[1, 3] = np.inf
+    with pytest.raises(UserError, match=r"row 2 \(of 2\)"):
+        predict_rows(sequences, outputs)
 
 
 def test_invalid_requests_are_refused_before_anything_is_computed(

@@ -38,11 +38,13 @@ from afjax import share, store
 from afjax.analysis.parameters import trunk_architecture
 from afjax.cli.explain import explain
 from afjax.cli.main import main
+from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import TemporaryError, UserError
 from afjax.storage import paths
-from afjax.storage.paths import file_error, is_temporary
+from afjax.storage.paths import file_error, is_temporary, open_path
 from afjax.tasks.load import load_split
+from afjax.train.workdir import claim_workdir, release_workdir
 
 pytestmark = pytest.mark.slow
 
@@ -243,6 +245,15 @@ def test_repeating_a_finished_run_does_not_train(
 def test_different_config_is_refused(trained: Path, config: Path, refused: Callable[..., str]) -> None:
     arguments = [f"--config={config}", "--workdir=gs://bucket/run", "--config.seed=1"]
     assert has_facts(refused("train", *arguments), "gs://bucket/run ", "a different config", "seed: 0 ", " 1 ")
+
+
+def test_claim_of_a_workdir_is_undone(cloud: Bucket) -> None:
+    workdir = open_path("gs://bucket/claimed")
+    config = ExperimentConfig(task=TaskConfig(name="quantity", source="rows"))
+    assert claim_workdir(workdir, config, {}, "gs://bucket/store")
+    assert len(names_in(cloud, "claimed/")) == 3
+    release_workdir(workdir)
+    assert names_in(cloud, "claimed/") == []
 
 
 def test_store_commands_work_on_a_bucket(

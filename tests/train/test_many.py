@@ -566,14 +566,16 @@ def test_error_in_a_callback_stops_all_runs(tiny_trunk: Trunk, planned: Plan, tm
     )
 
 
+@pytest.mark.parametrize("num_runs", [1, SLOTS])
 def test_error_suggests_fewer_slots_if_memory_runs_out(
-    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch
+    tiny_trunk: Trunk, planned: Plan, monkeypatch: pytest.MonkeyPatch, num_runs: int
 ) -> None:
     def full(*given: Any) -> Any:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\ndetails")
 
     monkeypatch.setattr(together, "_step_together", full)
-    outcomes = train_many(tiny_trunk, [planned(seed) for seed in range(SLOTS)], slots=SLOTS)
+    outcomes = train_many(tiny_trunk, [planned(seed) for seed in range(num_runs)], slots=SLOTS)
+    assert len(outcomes) == num_runs
     for outcome in outcomes:
         assert isinstance(outcome, UserError)
         assert has_facts(str(outcome), "3 runs", "Out of memory", "fewer slots")

@@ -1,8 +1,10 @@
 """Recipes train the right parameters, and stored models can be loaded."""
 
 import dataclasses
+import errno
 import json
 import operator
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +33,7 @@ from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import Rows, rows_from_lists
 from afjax.train.fusion import train_fusion
+from afjax.train.logs import RunLog
 from afjax.train.options import RunOptions
 from afjax.train.single import train_single
 from afjax.trees import flatten, tree_digest
@@ -331,6 +334,29 @@ def test_non_finite_loss_stops_the_run_and_saves_rows_and_state(single: Any, tin
     # The same call fails at the same step if it is repeated.
     with pytest.raises(UserError, match=r"finite.* step 2 "):
         single(settings=settings)
+
+
+def test_non_finite_loss_is_reported_if_its_state_cannot_be_saved(
+    single: Any, tiny: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any, **named: Any) -> None:
+        raise ValueError("os_error_code='28'")
+
+    monkeypatch.setattr(ocp.StandardCheckpointer, "save", fails)
+    with pytest.raises(UserError) as raised:
+        single(settings=dataclasses.replace(tiny, learning_rate=1e38))
+    assert has_facts(str(raised.value), "step 2", str(tmp_path / "run" / "not_finite_step_2"), os.strerror(28))
+
+
+def test_broken_pipe_is_not_an_error_of_the_folder(
+    single: Any, tiny: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    monkeypatch.setattr(RunLog, "evaluated", fails)
+    with pytest.raises(BrokenPipeError):
+        single(settings=tiny)
 
 
 # Tests of saving, loading and predicting.
