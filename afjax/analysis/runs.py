@@ -229,7 +229,7 @@ def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
         runs += [(_source_config(config, source.task.name), folder)] if folder.exists() else []
     records, unfinished = [], []
     for run_config, folder in runs:
-        tasks = run_config.tasks or (run_config.target,)
+        tasks = run_config.target_tasks
         if not (folder / RESULT).exists():
             run_fields = {
                 "method": method_of(run_config),

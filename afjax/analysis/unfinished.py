@@ -10,7 +10,7 @@ from etils import epath
 
 from afjax.analysis.workdirs import ExperimentRecord
 from afjax.errors import UserError
-from afjax.storage.paths import open_path
+from afjax.storage.paths import error_text, open_path
 from afjax.train.workdir import RUN_LOG, RUNS_TABLE, last_log_line
 
 # Longer log lines are truncated to keep tables readable.
@@ -81,7 +81,7 @@ def _failed_names(sweep: epath.Path) -> list[str]:
     except (csv.Error, KeyError, TypeError, UnicodeDecodeError):
         problem = "it does not list runs"
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it from a copy.") from None
+        raise UserError(f"{path} cannot be read ({error_text(error)}); restore it from a copy.") from None
     raise UserError(f"{path} is damaged ({problem}); to write it again, run the afjax sweep command again.")
 
 

@@ -13,7 +13,7 @@ from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import parse_json, read_json
-from afjax.storage.paths import absolute, check_readable, is_remote, open_path
+from afjax.storage.paths import absolute, check_readable, error_text, is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.record import RECORD, TRAINED, by_path
 from afjax.train.results import Result, parse_results, read_results
@@ -331,7 +331,7 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
     try:
         text = path.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); restore it from a copy.") from None
+        raise UserError(f"{path} cannot be read ({error_text(error)}); restore it from a copy.") from None
     lines = []
     for line in text.splitlines():
         try:

@@ -13,7 +13,7 @@ from afjax.errors import (
     UserError,
     is_out_of_memory,
 )
-from afjax.storage.paths import client_error_text, is_temporary
+from afjax.storage.paths import client_error_text, error_text, is_temporary
 
 
 def explain(error: BaseException) -> tuple[int, str] | None:
@@ -38,7 +38,7 @@ def explain(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, Exception) and (text := client_error_text(error)):
         return 1 if is_temporary(error) else 2, text
     if isinstance(error, OSError):
-        return 2, f"{error.filename or 'A file'} cannot be used ({error.strerror or error})."
+        return 2, f"{error.filename or 'A file'} cannot be used ({error_text(error)})."
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted; run the same command again to resume from the last checkpoint."
     return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from afjax.cli.predictions import prediction_line, write_lines
-from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk, servable_names, set_up_libraries
 from afjax.config.capacity import Capacity
 from afjax.config.flags import split_names
 from afjax.config.from_dict import check_value
@@ -16,7 +16,7 @@ from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, pick_task_input
-from afjax.serve.loading import find_artifact, load_routed_model, names_with_heads
+from afjax.serve.loading import find_artifact, load_routed_model
 from afjax.serve.requests import ServedTask
 from afjax.serve.routed_model import RoutedModel
 from afjax.tasks.prediction_rows import kept_fields, rows_of_input
@@ -66,13 +66,8 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         that an adapter's task needs, or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
-    names = given = split_names(arguments.all)
-    if not given:
-        names, left_out = names_with_heads(arguments.store)
-        for name, reason in left_out.items():
-            print_line(f"Note: {name} is left out. {reason}")
-        if not names:
-            raise UserError(f"The store {arguments.store} has no adapter with a head; train one first.")
+    given = split_names(arguments.all)
+    names = given or servable_names(arguments.store)
     routed = _load(arguments, names)
     # Tasks can use different columns, so each group of tasks with the same columns gets its own inputs.
     groups = groups_with_equal_columns(map(routed.task, names))

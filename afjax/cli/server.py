@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from afjax.cli.parsers import split_numbers
-from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk, servable_names, set_up_libraries
 from afjax.config.capacity import Capacity
 from afjax.config.flags import split_names
 from afjax.config.server import ServerConfig
@@ -17,7 +17,7 @@ from afjax.display.words import counted
 from afjax.distributed.host_memory import return_freed_memory
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.serve.loading import find_artifact, load_model, load_routed_model, names_with_heads
+from afjax.serve.loading import find_artifact, load_model, load_routed_model
 
 # Seconds for active requests to finish after SIGTERM.
 GRACE_S = 30
@@ -55,7 +55,7 @@ def serve(arguments: argparse.Namespace) -> None:
     capacity = Capacity(resident=arguments.resident, batch_sizes=batch_sizes)
     with _reserve_address(arguments.host, arguments.port) as listener:
         set_up_libraries()
-        names = split_names(arguments.adapters) or _all_names(arguments.store)
+        names = split_names(arguments.adapters) or servable_names(arguments.store)
         trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artifact(arguments.store, names[0]))
         model = load_routed_model(arguments.store, trunk, names, capacity=capacity)
         print_line(f"{counted(len(names), 'name')}: {', '.join(names)}. Compiling the programs ...")
@@ -94,15 +94,6 @@ def _signals_end_only_the_server() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _all_names(store_folder: str) -> list[str]:
-    names, left_out = names_with_heads(store_folder)
-    for name, reason in left_out.items():
-        print_line(f"Note: {name} is left out. {reason}")
-    if not names:
-        raise UserError(f"The store {store_folder} has no adapter with a head; train one first.")
-    return names
 
 
 def _allowed_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -176,3 +176,19 @@ def _is_same_file(first: str, second: str) -> bool:
         return False
     paths = expanded(first), expanded(second)
     return all(path.is_file() for path in paths) and paths[0].samefile(paths[1])
+
+
+def servable_names(store_folder: str) -> list[str]:
+    """Lists the adapters and fusions of a store that have a head, and notes which are left out.
+
+    Raises:
+      UserError: There is none.
+    """
+    from afjax.serve.loading import names_with_heads
+
+    names, left_out = names_with_heads(store_folder)
+    for name, reason in left_out.items():
+        print_line(f"Note: {name} is left out. {reason}")
+    if not names:
+        raise UserError(f"The store {store_folder} has no adapter with a head; train one first.")
+    return names

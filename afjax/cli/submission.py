@@ -16,6 +16,7 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
+from afjax.storage.paths import error_text
 from afjax.storage.writing import write_output
 from afjax.tasks.best_answers import Answer
 from afjax.tasks.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
@@ -60,7 +61,7 @@ def write(
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{output} cannot be created ({error.strerror}); choose a different --output.") from None
+        raise UserError(f"{output} cannot be created ({error_text(error)}); choose a different --output.") from None
     lines: list[str] = []
     files: dict[str, str] = {}
     for number, job in enumerate(jobs, 1):

@@ -29,6 +29,7 @@ from afjax.distributed.preemption import stopping_between_runs
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.storage.locking import only_holder, wait_until_free
+from afjax.storage.paths import error_text
 from afjax.storage.writing import write_json
 from afjax.train.checks import check_batches
 from afjax.train.workdir import RUN_LOG, last_log_line
@@ -112,7 +113,7 @@ def run_sweep(
             raise
         except OSError as error:
             raise UserError(
-                f"The workdir {workdir} cannot be written ({error.strerror or error}); free up space or choose another "
+                f"The workdir {workdir} cannot be written ({error_text(error)}); free up space or choose another "
                 "--workdir."
             ) from None
     return progress.outcomes

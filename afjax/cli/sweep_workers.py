@@ -29,6 +29,7 @@ from afjax.display.terminal import warnings_in_one_line
 from afjax.distributed.parts import use_part
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import PREEMPTED, PreemptionError, UserError
+from afjax.storage.paths import error_text
 
 # Seconds that a worker has to save its state and exit after its parent was killed.
 WORKER_GRACE = 20.0
@@ -123,7 +124,7 @@ def _start(sweep: Sweep, workdir: Path, slots: int, processes: int, number: int,
         process.start()
     except OSError as error:
         raise UserError(
-            f"{processes} processes cannot be started ({error.strerror or error}); reduce --processes."
+            f"{processes} processes cannot be started ({error_text(error)}); reduce --processes."
         ) from error
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -116,14 +116,24 @@ class ExperimentConfig:
         if len(set(self.fused)) != len(self.fused):
             raise UserError(f"config.fused is {self.fused}; name each source once.")
         assert self.method, "the method's checks are part of the config's"
-        for task in self.tasks or (self.target,):
-            check_name(self.artifact_name(task), "experiment")
+        for name in self.artifact_names:
+            check_name(name, "experiment")
 
     @property
     def target(self) -> TaskConfig:
         """The task of the ``single`` and ``fusion`` recipes."""
         assert self.task is not None, "checked by __post_init__"
         return self.task
+
+    @property
+    def target_tasks(self) -> tuple[TaskConfig, ...]:
+        """The tasks that the recipe trains, without the sources of a fusion."""
+        return self.tasks or (self.target,)
+
+    @property
+    def artifact_names(self) -> tuple[str, ...]:
+        """The store names of the artifacts trained for each of the target tasks."""
+        return tuple(self.artifact_name(task) for task in self.target_tasks)
 
     @functools.cached_property
     def method(self) -> Method:

@@ -13,6 +13,7 @@ import tokenizers
 from jaxtyping import Shaped
 
 from afjax.errors import UserError
+from afjax.storage.paths import error_text
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
@@ -85,6 +86,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 raise
     except OSError as error:
         raise UserError(
-            f"Token ids cannot be cached in {path.parent} ({error.strerror}); free up space there, or choose another "
-            "folder with the environment variable AFJAX_CACHE (cache_dir in Python)."
+            f"Token ids cannot be cached in {path.parent} ({error_text(error)}); free up space there, or choose "
+            "another folder with the environment variable AFJAX_CACHE (cache_dir in Python)."
         ) from error

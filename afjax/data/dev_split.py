@@ -15,6 +15,7 @@ from afjax.data.splits import AnyRows, row_texts
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
 from afjax.distributed.hosts import is_first_host
+from afjax.distributed.notes import note
 from afjax.errors import UserError
 
 # With fewer dev rows, a single row changes the accuracy by more than 5 percentage points.
@@ -42,11 +43,11 @@ def divide(task: TaskConfig, rows: AnyRows, name: str) -> tuple[AnyRows, AnyRows
             f"{counted(len(train), 'train row')} and {counted(len(dev), 'dev row')} (by a hash of each row's texts, "
             f"task.dev_share={task.dev_share:g})"
         )
-        if len(dev) < FEW_ROWS:
-            print_line(
-                f"Note: {task.name} has only {counted(len(dev), 'dev row')}, so its dev scores are imprecise. Add a "
-                "dev split, or increase task.dev_share."
-            )
+    if len(dev) < FEW_ROWS:
+        note(
+            f"{task.name} has only {counted(len(dev), 'dev row')}, so its dev scores are imprecise. Add a dev split, "
+            "or increase task.dev_share."
+        )
     return train, dev
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from afjax.errors import UserError
-from afjax.storage.paths import expanded, fetched
+from afjax.storage.paths import error_text, expanded, fetched
 
 
 def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
@@ -71,14 +71,14 @@ def new_folder(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
     except OSError as error:
-        raise UserError(f"{output} cannot be created ({error.strerror}); choose another --output.") from error
+        raise UserError(f"{output} cannot be created ({error_text(error)}); choose another --output.") from error
     try:
         yield new
         # mkdtemp creates folders with mode 0700.
         os.chmod(new, 0o777 & ~_umask())
         os.rename(new, output)
     except OSError as error:
-        raise UserError(f"{output} cannot be written ({error.strerror or error}); choose another --output.") from error
+        raise UserError(f"{output} cannot be written ({error_text(error)}); choose another --output.") from error
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

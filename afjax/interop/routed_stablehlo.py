@@ -22,7 +22,7 @@ from afjax.errors import UserError
 from afjax.interop.stablehlo import PLATFORMS, check_platforms
 from afjax.serve.program import Plan, routed_outputs
 from afjax.serve.routed_model import RoutedModel
-from afjax.storage.paths import AnyPath, expanded, is_remote
+from afjax.storage.paths import AnyPath, error_text, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
 from afjax.trees import Tree
 from afjax.trunk.pretrained import check_length
@@ -86,7 +86,7 @@ def export_routed(
             for name, data in contents.items():
                 stack.enter_context(replacing(targets[name])).write_bytes(data)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror or error}); choose another folder.") from None
+        raise UserError(f"{folder} cannot be written ({error_text(error)}); choose another folder.") from None
     return description
 
 

@@ -20,7 +20,7 @@ from jax import Array, export
 from afjax import __version__
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
-from afjax.storage.paths import AnyPath, expanded, is_remote
+from afjax.storage.paths import AnyPath, error_text, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import tree_digest
@@ -75,9 +75,7 @@ def export_stablehlo(
             program.write_bytes(data)
             description.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"{targets[0]} cannot be written ({error.strerror or error}); choose another --output."
-        ) from None
+        raise UserError(f"{targets[0]} cannot be written ({error_text(error)}); choose another --output.") from None
     return contents
 
 

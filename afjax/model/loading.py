@@ -12,8 +12,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import stored_head
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kinds import source_kind
-from afjax.display.terminal import print_line
-from afjax.distributed.hosts import is_first_host
+from afjax.distributed.notes import note
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.saving import beneath_head
@@ -154,11 +153,7 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
     """
     head = model.model.head_name
     if not record:
-        if is_first_host():
-            print_line(
-                f'Note: The head "{head}" does not record the model that it was trained with, so a mismatch cannot be '
-                "detected."
-            )
+        note(f'The head "{head}" does not record the model that it was trained with, so a mismatch cannot be detected.')
         return dataclasses.replace(model, head_record={})
     actual = beneath_head(model)
     # The trunk was already checked when the head was loaded.
@@ -195,11 +190,10 @@ def stored_text_columns(values: dict[str, Any], head: str, task: TaskConfig) -> 
         return 2
     if num_texts := source_kind(task.source).num_texts:
         return num_texts
-    if is_first_host():
-        print_line(
-            f'Note: The head "{head}" does not record whether it was trained on single texts or on pairs, so the '
-            "form of input rows is not checked."
-        )
+    note(
+        f'The head "{head}" does not record whether it was trained on single texts or on pairs, so the form of input '
+        "rows is not checked."
+    )
     return None
 
 

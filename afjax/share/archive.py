@@ -22,7 +22,7 @@ from afjax.share.received import (
     files_by_artifact,
     manifest_from,
 )
-from afjax.storage.paths import AnyPath, local_path
+from afjax.storage.paths import AnyPath, error_text, local_path
 from afjax.storage.writing import replacing
 from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
@@ -122,7 +122,7 @@ def _write(path: Path, folder: Path) -> None:
                     tar.addfile(member, contents)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}). Free up space or choose another --output."
+            f"{path} cannot be written ({error_text(error)}). Free up space or choose another --output."
         ) from error
 
 
@@ -143,7 +143,7 @@ def _extract_all(path: Path, folder: Path) -> None:
                         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                             raise
                         raise UserError(
-                            f"{path} cannot be unpacked to {folder.parent} ({error.strerror}); free up space there."
+                            f"{path} cannot be unpacked to {folder.parent} ({error_text(error)}); free up space there."
                         ) from error
     except UserError:
         raise
@@ -151,7 +151,7 @@ def _extract_all(path: Path, folder: Path) -> None:
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise UserError(f"{path} is truncated, damaged or not a {ENDING} archive ({error}); {FETCH_AGAIN}.") from error
     except OSError as error:
-        raise UserError(f"{error.filename or path} cannot be used ({error.strerror or error}).") from error
+        raise UserError(f"{error.filename or path} cannot be used ({error_text(error)}).") from error
 
 
 def _check(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: Path) -> None:

@@ -20,7 +20,7 @@ from afjax.errors import UserError
 from afjax.model.stored import head_to_share
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
-from afjax.storage.paths import DISK_FULL, file_error, is_remote
+from afjax.storage.paths import DISK_FULL, error_text, file_error, is_remote
 from afjax.store import reservations
 from afjax.store.artifacts import (
     StorePath,
@@ -109,7 +109,7 @@ def _copied(store: StorePath, parts: Sequence[tuple[str, str]], folder: Path) ->
         except (UserError, OSError) as error:
             if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise UserError(
-                    f"The artifacts cannot be copied to the temporary folder {folder} ({error.strerror}); free up "
+                    f"The artifacts cannot be copied to the temporary folder {folder} ({error_text(error)}); free up "
                     "space there, or choose another one with the environment variable TMPDIR."
                 ) from error
             seen, texts = texts, current()
@@ -271,7 +271,9 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".afjax-", dir=parent)
     except OSError as error:
-        raise UserError(f"The store {store} cannot be written: {error.strerror}.") from error
+        raise UserError(
+            f"The store {store} cannot be written ({error_text(error)}); free up space or choose another --store."
+        ) from error
     with temporary as folder:
         yield Path(folder)
 

@@ -22,7 +22,7 @@ from afjax.share.received import (
     files_by_artifact,
     manifest_from,
 )
-from afjax.storage.paths import DISK_FULL
+from afjax.storage.paths import DISK_FULL, error_text
 from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, Manifest
@@ -234,6 +234,6 @@ def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
         raise UserError(f"{cannot} ({status}: {message}); try again.") from error
     except Exception as error:  # Without a network, the hub's client raises many types of errors.
         if isinstance(error, OSError) and error.errno in DISK_FULL:
-            raise UserError(f"{cannot} ({error.strerror}); free up disk space, then try again.") from error
+            raise UserError(f"{cannot} ({error_text(error)}); free up disk space, then try again.") from error
         message = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{cannot} ({type(error).__name__}: {message}); check the network, then try again.") from error

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from etils import epath
 
 from afjax.errors import UserError
+from afjax.storage.paths import error_text
 
 # Manifests, configs and tokenizers nest fewer than 20 levels deep. Python's own limit depends on the Python version.
 MAX_DEPTH = 64
@@ -93,7 +94,7 @@ def read_json(
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from error
+        raise UserError(f"{path} cannot be read ({error_text(error)}); {advice}.") from error
     return parse_json(text, str(path), expected=expected, advice=advice, constants=constants)
 
 

@@ -266,7 +266,9 @@ def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: 
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
     except OSError as error:
-        raise UserError(f"{source} cannot be copied to {folder.parent} ({error.strerror}); set AFJAX_CACHE.") from None
+        raise UserError(
+            f"{source} cannot be copied to {folder.parent} ({error_text(error)}); set AFJAX_CACHE."
+        ) from None
     if not shows_bars():
         print_line(f"fetching {source}")
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.storage.paths import is_remote, open_path
+from afjax.storage.paths import error_text, is_remote, open_path
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_fo
         write_bytes(path, contents.encode() if isinstance(contents, str) else contents)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror or error}). Free up space or choose another --output."
+            f"{path} cannot be written ({error_text(error)}). Free up space or choose another --output."
         ) from None
 
 

@@ -13,7 +13,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
 from afjax.config.ranges import PositiveInt
-from afjax.config.tasks import TaskConfig, TaskKind
+from afjax.config.tasks import TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.config.values import TRAINS_LAYERS, Partition, Remat, TrunkDtype
 from afjax.display.words import counted
@@ -207,7 +207,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     trunk = trunk_size(config.trunk)
     config = choose_defaults(config, lambda: size_pooling(config.trunk), recorded={})
     several = config.recipe == "multitask"
-    tasks: tuple[TaskConfig, ...] = config.tasks or (config.target,)
+    tasks = config.target_tasks
     if config.recipe == "sequential":
         tasks = tasks[:1]
     outputs = tuple(TASK_KINDS[task.kind].num_outputs(task.labels or ("0", "1")) for task in tasks)

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from afjax.display.words import counted
 from afjax.distributed.sharding import ROWS, check_batch, make_mesh
+from afjax.errors import is_out_of_memory
 from afjax.tpu.chips import Topology, get_topology
 from afjax.tpu.minimum_flops import minimum_flops
 from afjax.tpu.plan import Plan

@@ -10,7 +10,7 @@ import jax
 from afjax.adapters.kinds import init_adapter
 from afjax.config.adapters import Adapter
 from afjax.config.from_dict import shown
-from afjax.config.methods import FusionMethod, Method
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
@@ -46,7 +46,9 @@ def check_types(
     )
     for name, value, expected in given:
         if not isinstance(value, expected):
-            raise UserError(f"The {name} is {shown(value)}; pass a {expected.__name__}.")
+            raise UserError(f"{name} is {shown(value)}; pass a {expected.__name__}.")
+    if isinstance(method, MultitaskMethod) and kind is Method:
+        raise UserError("method is a MultitaskMethod, but this function samples no tasks; pass a Method.")
 
 
 def check_task(task: Any) -> None:

@@ -53,16 +53,14 @@ def check_experiment(
       workdir, store_folder: The run's folder, and the store for its artifacts.
       from_store: The result of :func:`stored_sources`.
     """
-    runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.tasks or (config.target,)]
+    runs: list[tuple[TaskConfig, TrainConfig]] = [(task, config.train) for task in config.target_tasks]
     runs += [(source.task, source.train) for source in config.sources if source.task.name not in from_store]
     for task, settings in runs:
         check_length(settings.max_length, trunk)
         check_metric(task.main_metric, task.kind, len(tasks[task]["train"].label_names))
         for split in ("train", "dev"):
             TASK_KINDS[task.kind].check_tokens(tasks[task][split], tokenizer, f"{task.name}'s {split} rows")
-    check_class_settings(
-        config.train, {task: tasks[task]["train"].label_names for task in config.tasks or (config.target,)}
-    )
+    check_class_settings(config.train, {task: tasks[task]["train"].label_names for task in config.target_tasks})
     for source in config.sources:
         if source.task in tasks:
             check_class_settings(source.train, {source.task: tasks[source.task]["train"].label_names})
@@ -186,18 +184,21 @@ def _check_names(
     config: ExperimentConfig, workdir: epath.Path, store_folder: str | Path, from_store: Sequence[str]
 ) -> None:
     """Raises UserError if a new run's artifact name is already taken in the store."""
-    target_names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
-    kinds_by_name = {} if (workdir / TARGET).exists() else dict.fromkeys(target_names, target_kinds(config))
+    targets = config.artifact_names
+    kinds_by_name = {} if (workdir / TARGET).exists() else dict.fromkeys(targets, target_kinds(config))
     if config.recipe == "fusion":
         names = [source.task.name for source in config.sources]
-        if target_names[0] in names:
+        if targets[0] in names:
             raise UserError(
-                f'The fusion\'s head and the source "{target_names[0]}" would share a name; choose another config.name.'
+                f'The fusion\'s head and the source "{targets[0]}" would share a name; choose another config.name.'
             )
         new = [source for source in names if source not in from_store and not source_folder(workdir, source).exists()]
         kinds_by_name |= dict.fromkeys(new, ("heads",))
+    stored = {
+        kind: store.names(store_folder, kind) for kind in {kind for kinds in kinds_by_name.values() for kind in kinds}
+    }
     for name, kinds in kinds_by_name.items():
-        saved = [kind for kind in kinds if name in store.names(store_folder, kind)]
+        saved = [kind for kind in kinds if name in stored[kind]]
         if saved:
             raise UserError(
                 f'The store {store_folder} already has "{name}" in {" and ".join(saved)}. Rename this run '

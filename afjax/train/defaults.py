@@ -12,7 +12,7 @@ from afjax.config.experiment import ExperimentConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.training import TrainConfig
 from afjax.config.values import Partition, Pooling
-from afjax.train.record import note
+from afjax.distributed.notes import note
 
 
 def choose_pooling(

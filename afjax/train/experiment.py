@@ -11,7 +11,6 @@ import math
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from etils import epath
@@ -20,11 +19,12 @@ import afjax.errors
 from afjax import store
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
-from afjax.config.methods import FusionMethod, Method
+from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
+from afjax.distributed.notes import note
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.saving import save_models
@@ -49,7 +49,7 @@ from afjax.train.inputs import shared_tokenizer
 from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
-from afjax.train.record import adapter_input, note, trunk_inputs
+from afjax.train.record import adapter_input, trunk_inputs
 from afjax.train.results import Result, read_results, results_of
 from afjax.train.sequential import train_sequential
 from afjax.train.shared import ROWS, TRUNKS, Shared
@@ -145,7 +145,7 @@ def experiment_training(
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
         tasks: dict[TaskConfig, Mapping[str, AnyRows]] = {}
-        for task in config.tasks or (config.target,):
+        for task in config.target_tasks:
             tasks[task] = tasks.get(task) or shared.once("rows", task, functools.partial(load_task, task), kept=ROWS)
         for source in read:
             tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
@@ -183,8 +183,7 @@ def _claim(
     Raises:
       UserError: Another run has saved or reserved one of the names. If the workdir was new, its claim is undone.
     """
-    target_names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
-    names = [(kind, name) for name in target_names for kind in target_kinds(config)]
+    names = [(kind, name) for name in config.artifact_names for kind in target_kinds(config)]
     trained = [source.task.name for source in config.sources if source.task.name not in from_store]
     names += [(kind, name) for name in trained for kind in ("adapters", "heads")]
     is_new = claim_workdir(workdir, config, inputs, store_folder)
@@ -235,7 +234,7 @@ def _inputs(
       store_folder: The store.
     """
     inputs = trunk_inputs(trunk)
-    roles = [("task", task) for task in config.tasks or (config.target,)]
+    roles = [("task", task) for task in config.target_tasks]
     for role, task in [*roles, *(("source", task) for task in sources)]:
         for split in ("train", "dev"):
             inputs[f"{role} {task.name}'s {split} rows"] = tasks[task][split].digest()
@@ -307,8 +306,7 @@ class _Experiment:
         config, folder = self.config, self.workdir / TARGET
         with all_hosts_or_raise():
             earlier, kinds = read_results(folder), target_kinds(config)
-            names = [config.artifact_name(task) for task in config.tasks or (config.target,)]
-            is_stored = all(name in store.names(self.store_folder, kind) for name in names for kind in kinds)
+            is_stored = all(set(config.artifact_names).issubset(store.names(self.store_folder, kind)) for kind in kinds)
         if earlier and is_stored:
             note(
                 f"The run in {self.workdir} has already finished, so these are its stored results. To train again, "
@@ -320,34 +318,44 @@ class _Experiment:
         elif config.recipe == "sequential":
             models, results = self._train_in_sequence(folder)
         else:
-            model = yield from self._fusion(folder) if config.recipe == "fusion" else self._single(folder)
+            model = yield from self._train_alone(folder)
             models = self._with_named_trunk([model])
             results = results_of(models, "fusion" if config.recipe == "fusion" else config.partition)
         return self._save(models, results, folder)
 
-    def _single(self, folder: epath.Path) -> Training[TaskModel]:
-        config, task = self.config, self.config.target
-        run = self._run_arguments(folder, config.artifact_name(task))
-        return single_training(self.trunk, task, self.tasks[task], method=config.method, **run)
-
-    def _fusion(self, folder: epath.Path) -> Training[TaskModel]:
-        config, task = self.config, self.config.target
-        run = self._run_arguments(folder, config.artifact_name(task))
+    def _train_alone(self, folder: epath.Path) -> Training[TaskModel]:
+        """Trains the only target of the single and fusion recipes."""
+        config, trunk, task = self.config, self.trunk, self.config.target
+        data, options = self.tasks[task], self._options(config.artifact_name(task))
+        if config.recipe == "single":
+            return single_training(
+                trunk, task, data, workdir=folder, method=config.method, config=config.train, options=options
+            )
         method = FusionMethod(
             adapters=fused_names(config), store=self.store_folder, fusion=config.fusion, head=config.head
         )
-        return fusion_training(self.trunk, task, self.tasks[task], method, **run)
+        return fusion_training(trunk, task, data, method, workdir=folder, config=config.train, options=options)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
-        run = {**self._run_arguments(folder, self.config.name), "method": self.config.method}
-        trained = train_multitask(self.trunk, self.config.tasks, self._data(), **run)
+        config, options = self.config, self._options(self.config.name)
+        assert isinstance(config.method, MultitaskMethod)
+        trained = train_multitask(
+            self.trunk,
+            config.tasks,
+            self._data(),
+            workdir=folder,
+            method=config.method,
+            config=config.train,
+            options=options,
+        )
         models = self._with_named_trunk(list(trained.values()))
-        return models, results_of(models, f"{self.config.partition}, multitask")
+        return models, results_of(models, f"{config.partition}, multitask")
 
     def _train_in_sequence(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
-        tasks = self.config.tasks
-        run = {**self._run_arguments(folder, self.config.name), "method": self.config.method}
-        sequence = train_sequential(self.trunk, tasks, self._data(), **run)
+        config, options, tasks = self.config, self._options(self.config.name), self.config.tasks
+        sequence = train_sequential(
+            self.trunk, tasks, self._data(), workdir=folder, method=config.method, config=config.train, options=options
+        )
         models = self._with_named_trunk(list(sequence.models.values()))
         results = [
             Result(model.model.head_name, f"after {last_task.name}", model.task.name, score, task.main_metric)
@@ -362,10 +370,8 @@ class _Experiment:
     def _data(self) -> dict[str, Mapping[str, AnyRows]]:
         return {task.name: self.tasks[task] for task in self.config.tasks}
 
-    def _run_arguments(self, folder: epath.Path, name: str) -> dict[str, Any]:
-        """Returns the arguments of the target's run that all recipes share."""
-        options = dataclasses.replace(self.options, name=name)
-        return {"workdir": folder, "config": self.config.train, "options": options}
+    def _options(self, name: str) -> RunOptions:
+        return dataclasses.replace(self.options, name=name)
 
     def _with_named_trunk(self, models: list[TaskModel]) -> list[TaskModel]:
         """Names a trained trunk after its future folder, ``workdir/trunk``."""

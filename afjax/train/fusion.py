@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from afjax.config.from_dict import to_dict
 from afjax.config.methods import FusionMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
@@ -98,7 +97,7 @@ def fusion_training(
         data=splits,
         setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
         adapters={name: tree for name, (_, tree) in members.items()},
-        method={"recipe": "fusion", "fusion": to_dict(method.fusion)},
+        method=method,
     )
     config = choose_learning_rate(config, "fusion", recorded)
     return (yield from task_training(task_run, config, options, workdir))

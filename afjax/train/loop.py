@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch
 from afjax.distributed.hosts import is_first_host, is_runtime_error
+from afjax.distributed.notes import note
 from afjax.distributed.preemption import Preemption
 from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import absolute
@@ -28,7 +29,7 @@ from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
 from afjax.train.progress import RunProgress, copy_tree
-from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, note, only_process, record_digest
+from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, only_process, record_digest
 from afjax.train.step import SlotState, State, state_tree
 from afjax.train.usage import Usage
 from afjax.trees import Tree

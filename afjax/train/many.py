@@ -11,6 +11,7 @@ from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.distributed.hosts import several_hosts
+from afjax.distributed.notes import note
 from afjax.distributed.preemption import stopping_between_runs
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
@@ -19,7 +20,7 @@ from afjax.train.arguments import check_task, check_types
 from afjax.train.fusion import fusion_training
 from afjax.train.loop import Training
 from afjax.train.options import RunOptions
-from afjax.train.record import by_path, note
+from afjax.train.record import by_path
 from afjax.train.shared import Shared
 from afjax.train.single import single_training
 from afjax.train.together import run_together
@@ -158,11 +159,8 @@ def _details(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def _training(trunk: Trunk, run: PlannedRun, shared: Shared) -> Training[TaskModel]:
-    named: dict[str, Any] = {
-        "workdir": run.workdir,
-        "config": run.config,
-        "options": dataclasses.replace(run.options, shared=run.options.shared or shared),
-    }
-    if isinstance(run.method, FusionMethod):
-        return fusion_training(trunk, run.task, run.data, run.method, **named)
-    return single_training(trunk, run.task, run.data, method=run.method, **named)
+    task, data, method, workdir, config = run.task, run.data, run.method, run.workdir, run.config
+    options = dataclasses.replace(run.options, shared=run.options.shared or shared)
+    if isinstance(method, FusionMethod):
+        return fusion_training(trunk, task, data, method, workdir=workdir, config=config, options=options)
+    return single_training(trunk, task, data, workdir=workdir, method=method, config=config, options=options)

@@ -9,6 +9,7 @@ from afjax.data.tokenization import TokenizedRows
 from afjax.display.terminal import duration, print_line
 from afjax.display.words import counted, one_of
 from afjax.distributed.hosts import is_first_host
+from afjax.distributed.notes import note
 from afjax.tasks.windows import TokenizedWindows
 from afjax.train.loop import Run
 from afjax.trunk.pretrained import Trunk
@@ -16,9 +17,8 @@ from afjax.trunk.pretrained import Trunk
 
 def print_notices(notices: Sequence[str]) -> None:
     """Prints notices to stderr, on the first host."""
-    if is_first_host():
-        for notice in filter(None, notices):
-            print_line(f"Note: {notice}")
+    for notice in filter(None, notices):
+        note(notice)
 
 
 def print_run(name: str, trunk: Trunk, run: Run, *, method: str, trained: int, total: int, dev_rows: int) -> None:

@@ -35,7 +35,7 @@ from afjax.train.multitask_run import DRAWN, MultitaskRun
 from afjax.train.multitask_step import trim_task
 from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, check_run, claim_run, recorded_settings
-from afjax.train.results import record_trained, stored_form, with_params
+from afjax.train.results import record_trained, stored_form, trained_model, with_params
 from afjax.trees import Tree, count, merge
 from afjax.trunk.pretrained import Trunk, check_length
 
@@ -158,7 +158,16 @@ def train_multitask(
         metrics = _task_metrics(result.metrics, task.config.name)
         print_notices([no_better_than_majority(task.head_name, task.rows["dev"], metrics)])
         own = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
-        models[task.config.name] = task.model(own, new_trunk, metrics, config, options)
+        models[task.config.name] = trained_model(
+            new_trunk,
+            task.setup.model,
+            {root: {task.head_name: tree[DRAWN]} for root, tree in own.items()},
+            task.config,
+            task.rows,
+            metrics,
+            seed=options.seed,
+            max_length=config.max_length,
+        )
     record_trained(folder, trunk, list(models.values()), f"{method.partition}, multitask")
     return models
 
@@ -187,32 +196,6 @@ class _Task:
         bias = initial_output_bias(self.config.kind, self.rows["train"])
         params, name = self.setup.init(key, trunk.params, output_bias=bias), self.head_name
         return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
-
-    def model(
-        self, own: Tree, trunk: Trunk, metrics: Mapping[str, float], config: TrainConfig, options: RunOptions
-    ) -> TaskModel:
-        """Returns the task's trained model, with a tuned threshold if the task asks for it.
-
-        Args:
-          own: The task's adapter and head, under the name used in the step.
-          trunk: The trunk after training.
-          metrics: The task's dev metrics.
-          config, options: The run's settings.
-        """
-        train, name = self.rows["train"], self.head_name
-        model = TaskModel(
-            trunk=trunk,
-            # Predictions have no backward pass, so they do not need remat.
-            model=self.setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers).model,
-            params={root: {name: own[root][DRAWN]} if root in own else {} for root in ("adapters", "fusion", "heads")},
-            task=self.config,
-            labels=train.label_names,
-            metrics=dict(metrics),
-            seed=options.seed,
-            max_length=config.max_length,
-            text_columns=train.text_columns,
-        )
-        return model.tune_threshold(self.rows["dev"]) if self.config.multi_label.tune_threshold else model
 
 
 def _check_settings(

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
-from afjax.data.lengths import PaddedLengths, choose_lengths, run_tokens
+from afjax.data.lengths import PaddedLengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import host_rows, shard
@@ -27,11 +27,11 @@ from afjax.train.multitask_step import (
     make_multitask_step,
     stack_tasks,
 )
+from afjax.train.planning import plan_lengths
 from afjax.train.sampling import draw_tasks
 from afjax.train.single_run import count_passes, dev_scores, scale_labels, split_params, step_inputs
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
-from afjax.trunk.program_cost import program_tokens, run_seconds
 
 # The name of the drawn task's adapter and head in the model.
 DRAWN = "drawn"
@@ -102,22 +102,18 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
-        train, dev = [splits["train"] for splits in data], [splits["dev"] for splits in data]
-        platform = mesh.devices.flat[0].platform
-        schedule: dict[str, Any] = {
-            "num_steps": num_steps,
-            "num_evaluations": -(-num_steps // self.eval_every),
-            # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
-            "shares": np.bincount(self.drawn, minlength=len(tasks)).tolist(),
-        }
-        self.lengths = lengths or choose_lengths(train, dev, config, program_tokens(model.trunk, platform), **schedule)
-        self.estimate = run_seconds(
+        self.lengths, self.estimate = plan_lengths(
             model.trunk,
-            platform,
-            self.lengths,
-            run_tokens(train, dev, config, self.lengths, **schedule),
-            num_devices=mesh.size,
+            [splits["train"] for splits in data],
+            [splits["dev"] for splits in data],
+            config,
+            mesh,
+            lengths=lengths,
+            num_steps=num_steps,
+            eval_every=self.eval_every,
             train_passes=passes,
+            # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
+            shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )
 
     def batches(self, step: int) -> Iterator[Batch]:

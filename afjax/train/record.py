@@ -24,8 +24,8 @@ from etils import epath
 
 from afjax.config.defaults import FORMER_POOLING
 from afjax.data.lengths import PaddedLengths
-from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
+from afjax.distributed.notes import note
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.locking import only_holder
@@ -361,12 +361,6 @@ def note_unchecked(folder: epath.Path, unchecked: Sequence[str]) -> None:
     """
     if unchecked:
         note(f"The run in {folder} was started by an earlier version, which did not record: {', '.join(unchecked)}.")
-
-
-def note(sentence: str) -> None:
-    """Prints one line to stderr, on the first host only."""
-    if is_first_host():
-        print_line(f"Note: {sentence}")
 
 
 def _read_record(folder: epath.Path) -> dict[str, Any]:

@@ -8,10 +8,13 @@ import jax
 import numpy as np
 from etils import epath
 
+from afjax.config.tasks import TaskConfig
+from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.sharding import to_host
 from afjax.errors import UserError
 from afjax.model import partition
+from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import as_path
@@ -84,6 +87,43 @@ def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     joined = partition.join_layers(params)
     name, digest = as_path(str(workdir / "trunk")), tree_digest(joined)
     return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)
+
+
+def trained_model(
+    trunk: Trunk,
+    model: Model,
+    params: Mapping[str, Tree],
+    task: TaskConfig,
+    splits: Mapping[str, AnyRows],
+    metrics: Mapping[str, float],
+    *,
+    seed: int,
+    max_length: int,
+) -> TaskModel:
+    """Returns a task's trained model, with a tuned threshold if the task asks for it.
+
+    Args:
+      trunk: The trunk after training.
+      model: The task's model.
+      params: The task's parameters in stored form, by root. Only adapters, fusion and heads are used.
+      task: The task.
+      splits: Its rows.
+      metrics: Its dev metrics.
+      seed, max_length: The run's settings.
+    """
+    train = splits["train"]
+    trained = TaskModel(
+        trunk=trunk,
+        model=model,
+        params={root: params.get(root, {}) for root in ("adapters", "fusion", "heads")},
+        task=task,
+        labels=train.label_names,
+        metrics=dict(metrics),
+        seed=seed,
+        max_length=max_length,
+        text_columns=train.text_columns,
+    )
+    return trained.tune_threshold(splits["dev"]) if task.multi_label.tune_threshold else trained
 
 
 def read_results(folder: epath.Path) -> list[Result]:

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 
 from afjax.config.from_dict import to_dict
-from afjax.config.methods import Method
+from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.config.values import Partition
 from afjax.data.notices import no_better_than_majority
 from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import all_hosts_or_raise
@@ -27,7 +28,7 @@ from afjax.train.loop import Training, run_alone, run_loop
 from afjax.train.messages import print_notices, print_padding, print_run
 from afjax.train.options import RunOptions
 from afjax.train.record import RunSpec, adapter_input, check_run, claim_run, recorded_settings
-from afjax.train.results import record_trained, stored_form, with_params
+from afjax.train.results import record_trained, stored_form, trained_model, with_params
 from afjax.train.single_run import SingleRun
 from afjax.trees import Tree, count, merge, tree_digest
 from afjax.trunk.pretrained import Trunk, check_length
@@ -111,7 +112,7 @@ def single_training(
         task=task,
         data=splits,
         setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
-        method={"recipe": "single", "partition": method.partition, "top_k": method.top_k},
+        method=method,
     )
     config = choose_learning_rate(config, method.partition, recorded)
     return (yield from task_training(task_run, config, options, workdir))
@@ -127,7 +128,7 @@ class TaskRun:
       data: The task's ``train`` and ``dev`` rows, already checked.
       setup: The model and its trained partition.
       adapters: The parameters of a fusion's adapters, by name; empty for other methods.
-      method: The method's entries in the run's record, in addition to the architectures.
+      method: The method.
     """
 
     trunk: Trunk
@@ -135,18 +136,28 @@ class TaskRun:
     data: Mapping[str, AnyRows]
     setup: Setup
     adapters: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
-    method: Mapping[str, Any]
+    method: Method | FusionMethod
+
+    @property
+    def partition(self) -> Partition:
+        """The trained part of the model."""
+        return "fusion" if isinstance(self.method, FusionMethod) else self.method.partition
 
     def spec(self, config: TrainConfig, seed: int) -> RunSpec:
         """Collects everything that the run's result depends on.
 
         A fusion's frozen adapters count as inputs.
         """
-        model = self.setup.model
+        model, method = self.setup.model, self.method
+        own_settings: dict[str, Any]
+        if isinstance(method, FusionMethod):
+            own_settings = {"recipe": "fusion", "fusion": to_dict(method.fusion)}
+        else:
+            own_settings = {"recipe": "single", "partition": method.partition, "top_k": method.top_k}
         digests = {adapter_input(name): tree_digest(tree) for name, tree in self.adapters.items()}
         return RunSpec(
             settings={
-                **self.method,
+                **own_settings,
                 "name": model.head_name,
                 "task": task_settings(self.task),
                 "adapters": {name: to_dict(adapter) for name, adapter in model.adapters},
@@ -217,24 +228,15 @@ def task_training(
     print_notices([no_better_than_majority(shown_name, data["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)
-    task_model = TaskModel(
-        trunk=with_params(trunk, all_params["trunk"], folder) if "trunk" in best else trunk,
-        model=setup.model,
-        params={root: all_params.get(root, {}) for root in ("adapters", "fusion", "heads")},
-        task=task,
-        labels=labels,
-        metrics=result.metrics,
-        seed=options.seed,
-        max_length=config.max_length,
-        text_columns=data["train"].text_columns,
+    new_trunk = with_params(trunk, all_params["trunk"], folder) if "trunk" in best else trunk
+    model = trained_model(
+        new_trunk, setup.model, all_params, task, data, result.metrics, seed=options.seed, max_length=config.max_length
     )
-    if task.multi_label.tune_threshold:
-        task_model = task_model.tune_threshold(data["dev"])
-    record_trained(folder, trunk, [task_model], task_run.method.get("partition", "fusion"))
-    return task_model
+    record_trained(folder, trunk, [model], task_run.partition)
+    return model
 
 
 def _described(task_run: TaskRun) -> str:
-    if task_run.adapters:
+    if isinstance(task_run.method, FusionMethod):
         return f"fusion of {', '.join(task_run.adapters)}"
-    return f"partition {task_run.method['partition']}"
+    return f"partition {task_run.partition}"

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
-from afjax.data.lengths import PaddedLengths, choose_lengths, run_tokens
+from afjax.data.lengths import PaddedLengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import host_rows, shard, shard_batch
@@ -23,6 +23,7 @@ from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
 from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
 from afjax.train.padded_heads import pad_labels, padded_outputs, with_outputs
+from afjax.train.planning import plan_lengths
 from afjax.train.shared import TRUNKS, Shared
 from afjax.train.step import (
     State,
@@ -38,7 +39,6 @@ from afjax.train.step import (
 from afjax.trees import Tree, merge
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
-from afjax.trunk.program_cost import program_tokens, run_seconds
 
 
 class SingleRun:
@@ -90,25 +90,21 @@ class SingleRun:
         self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
         self.num_steps = config.num_steps(self.num_epoch_steps)
         self.eval_every = config.eval_every or self.num_epoch_steps
-        schedule: dict[str, Any] = {
-            "num_steps": self.num_steps,
-            "num_evaluations": -(-self.num_steps // self.eval_every),
-        }
-        platform = mesh.devices.flat[0].platform
-        self.lengths = lengths or choose_lengths(
-            [data["train"]], [data["dev"]], config, program_tokens(model.trunk, platform), **schedule, common=True
-        )
         trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = not trains_layers(setup, frozen)
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
-        self.estimate = run_seconds(
+        self.lengths, self.estimate = plan_lengths(
             model.trunk,
-            platform,
-            self.lengths,
-            run_tokens([data["train"]], [data["dev"]], config, self.lengths, **schedule),
-            num_devices=mesh.size,
+            [data["train"]],
+            [data["dev"]],
+            config,
+            mesh,
+            lengths=lengths,
+            num_steps=self.num_steps,
+            eval_every=self.eval_every,
             train_passes=count_passes(setup, trained, frozen),
+            common=True,
         )
         # With rbg, the dropout masks of a run would depend on the other runs in the same step.
         self.shares_steps = shares_trunk and config.prng != "rbg"

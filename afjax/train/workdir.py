@@ -13,7 +13,7 @@ from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
-from afjax.storage.paths import absolute, is_remote, open_path
+from afjax.storage.paths import absolute, error_text, is_remote, open_path
 from afjax.storage.writing import write_json
 from afjax.store.manifest import KINDS
 from afjax.train.record import (
@@ -53,7 +53,7 @@ def last_log_line(log: epath.Path) -> str:
     try:
         text = log.read_bytes().decode("utf-8", errors="replace")
     except OSError as error:
-        raise UserError(f"{log} cannot be read ({error.strerror or error}); restore it from a copy.") from None
+        raise UserError(f"{log} cannot be read ({error_text(error)}); restore it from a copy.") from None
     # splitlines also splits at the carriage returns of progress bars.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
@@ -218,7 +218,7 @@ def claim_workdir(
             write_json(workdir / CONFIG, plain(to_dict(config)))
     except OSError as error:
         raise UserError(
-            f"The workdir {workdir} cannot be written ({error.strerror or error}); choose another --workdir."
+            f"The workdir {workdir} cannot be written ({error_text(error)}); choose another --workdir."
         ) from error
     return is_new
 

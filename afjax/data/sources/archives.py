@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from afjax.errors import UserError
+from afjax.storage.paths import error_text
 
 ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
 # Maximum size of a member in bytes, because members are read into memory. The longest text in 20 Newsgroups has 160,000
@@ -51,7 +52,7 @@ def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
             f"{archive} is truncated, damaged or not a {kind} archive ({error}); download it again."
         ) from error
     except OSError as error:
-        raise UserError(f"The archive {archive} cannot be read ({error.strerror or error}).") from error
+        raise UserError(f"The archive {archive} cannot be read ({error_text(error)}).") from error
 
 
 def _read_tar(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:

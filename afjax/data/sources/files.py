@@ -16,6 +16,7 @@ from afjax.config.from_dict import shown
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import parse_json
+from afjax.storage.paths import error_text
 
 
 def nearest_in_folder(path: Path) -> str:
@@ -90,7 +91,7 @@ def open_data_file(path: Path) -> Iterator[IO[bytes]]:
         elif isinstance(error, IsADirectoryError):
             problem = "is a folder"
         else:
-            problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+            problem = f"cannot be read ({error_text(error)})"
         raise UserError(
             f"The file {shown_path(path)} {problem}; specify the path of a data file.{nearest_in_folder(path)}"
         ) from error

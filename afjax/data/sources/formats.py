@@ -14,6 +14,7 @@ from afjax.data.sources.conll import conll_rows
 from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_lines, shown_path, table_rows
 from afjax.data.sources.kind import SPLIT_NAMES, Split
 from afjax.errors import UserError
+from afjax.storage.paths import error_text
 
 # Pairs of a row's name in error messages, such as "PATH:LINE", and its values by column name.
 NamedRows = Iterator[tuple[str, dict[str, Any]]]
@@ -162,7 +163,7 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
     except (OSError, ValueError) as error:
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         problem = f"There is no folder {folder}" if missing else f"The folder {shown_path(folder)} cannot be read"
-        reason = "" if missing else f" ({getattr(error, 'strerror', None) or error})"
+        reason = "" if missing else f" ({error_text(error)})"
         raise UserError(
             f"{problem}{reason}; a task's source must be a folder with train and dev files, a single file "
             f"({', '.join(ENDINGS)}), {NAMED_SOURCES}.{nearest_in_folder(folder)}"

@@ -22,6 +22,7 @@ import numpy as np
 from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.storage import json_files
+from afjax.storage.paths import error_text
 from afjax.trunk.hugging_face import check_finite
 
 CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
@@ -63,7 +64,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}); {_ADVICE}.") from None
+        raise UserError(f"{path} cannot be read ({error_text(error)}); {_ADVICE}.") from None
     if size > _MAX_JSON_BYTES:
         raise UserError(
             f"{path} has {size} bytes, more than the limit of {_MAX_JSON_BYTES}; check that it really comes from PEFT."
