@@ -51,6 +51,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
+def leaves_with_paths(tree: Any) -> list[tuple[str, Any]]:
+    """Lists the leaves of any pytree, with paths such as ``banks/0/layers/3/contents/ffn``."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
 def unflatten(leaves: Mapping[str, Any]) -> Tree:
     """Converts ``{path: leaf}`` to a tree; the inverse of :func:`flatten`."""
     tree: Tree = {}

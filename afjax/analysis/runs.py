@@ -364,9 +364,9 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _read_json(path: epath.Path, expected: type = dict) -> Any:
+def _read_json(path: epath.Path) -> Any:
     advice = "leave this workdir out, or retrain it"
-    content = read_json(path, expected=expected, advice=advice, constants=True)
+    content = read_json(path, advice=advice, constants=True)
     if content is None:
         raise UserError(f"{path} does not exist; {advice}.")
     return content

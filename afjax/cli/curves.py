@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from afjax.cli.parsers import add_source_flags, local_file
 from afjax.display.terminal import print_line
-from afjax.storage.writing import write_output
+from afjax.storage.writing import csv_text, write_output
 
 if TYPE_CHECKING:
     from afjax.analysis.adapterdrop import CurvePoint
@@ -29,7 +29,7 @@ def show_curve(points: "Iterable[CurvePoint]", metric: str, output: Path | None)
       The points.
     """
     measured: list[CurvePoint] = []
-    lines, first = [f"what,kept,{metric},rows_per_second,flops_per_row"], 0.0
+    lines, first = [["what", "kept", metric, "rows_per_second", "flops_per_row"]], 0.0
     for point in points:
         if not first:
             print(f"{'':40} {'kept':>6} {metric:>10} {'rows/s':>10} {'speed':>7} {'MFLOP/row':>10}")
@@ -38,8 +38,8 @@ def show_curve(points: "Iterable[CurvePoint]", metric: str, output: Path | None)
         start = f"{point.what:40} {point.kept:6.0%} {score:10.4f} {speed:10.1f} {speed / first:6.2f}x"
         print(f"{start} {flops / 1e6:10.1f}", flush=True)
         measured.append(point)
-        lines.append(f'"{point.what}",{point.kept:.4f},{score:.6f},{speed:.3f},{flops:.0f}')
+        lines.append([point.what, f"{point.kept:.4f}", f"{score:.6f}", f"{speed:.3f}", f"{flops:.0f}"])
     if output is not None:
-        write_output(output, "\n".join(lines) + "\n")
+        write_output(output, csv_text(lines))
         print_line(f"Written to {output}")
     return measured

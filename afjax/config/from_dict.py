@@ -219,8 +219,8 @@ def settings_repr(config: Any) -> str:
     return f"{type(config).__name__}({', '.join(given)})"
 
 
-def _truncate(text: str, limit: int = 120) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+def _truncate(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def to_dict(config: Any) -> dict[str, Any]:

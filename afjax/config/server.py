@@ -17,7 +17,8 @@ class ServerConfig:
 
     Attributes:
       max_wait_ms: Maximum time in milliseconds that a row waits to be batched with rows from other requests.
-      max_queue: Maximum number of sequences that are queued or being computed. Further requests get status 429.
+      max_queue: Maximum number of sequences that are queued or being computed, in each of three queues: requests that
+        ask for a fusion's attention, requests to ``predict_all``, and all others. Further requests get status 429.
       max_body_bytes: Maximum size of a request body.
       max_rows: Maximum number of rows per request.
       max_text_chars: Maximum total number of characters in a row's texts.

@@ -14,7 +14,7 @@ from afjax.display.terminal import progress_bar
 from afjax.distributed.hosts import is_first_host
 from afjax.distributed.sharding import host_rows, replicated, shard_batch, to_host
 from afjax.errors import UserError
-from afjax.trees import Tree
+from afjax.trees import Tree, leaves_with_paths
 
 # Seconds before a progress bar is shown.
 PATIENCE = 5.0
@@ -99,8 +99,8 @@ def check_outputs(outputs: Any, data: TokenizedRows, params: Tree) -> None:
 
 def _not_finite(name: str, params: Tree) -> UserError:
     damaged = [
-        jax.tree_util.keystr(path, simple=True, separator="/")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        path
+        for path, leaf in leaves_with_paths(params)
         # Shards on other hosts are not accessible here.
         if getattr(leaf, "is_fully_addressable", True) and not bool(jnp.isfinite(leaf).all())
     ]

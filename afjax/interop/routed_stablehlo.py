@@ -24,7 +24,7 @@ from afjax.serve.program import Plan, routed_outputs
 from afjax.serve.routed_model import RoutedModel
 from afjax.storage.paths import AnyPath, error_text, expanded, is_remote
 from afjax.storage.writing import check_output, replacing
-from afjax.trees import Tree
+from afjax.trees import Tree, leaves_with_paths
 from afjax.trunk.pretrained import check_length
 
 FORMAT_VERSION = 1
@@ -68,7 +68,7 @@ def export_routed(
     check_length(max_length, model.trunk)
     places = model.place_all()
     params = model.params()
-    arrays = {path: np.asarray(leaf) for path, leaf in _leaves(params)}
+    arrays = {path: np.asarray(leaf) for path, leaf in leaves_with_paths(params)}
     targets = {name: expanded(folder) / name for name in (PROGRAM, ARRAYS, DESCRIPTION)}
     for target in targets.values():
         check_output(target, make_folder=True)
@@ -90,14 +90,8 @@ def export_routed(
     return description
 
 
-def _leaves(params: Tree) -> list[tuple[str, Any]]:
-    """Lists all leaves, with paths such as ``banks/0/layers/3/contents/ffn/...``."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
-
-
 def _program(plan: Plan, params: Tree, max_length: int, platforms: tuple[str, ...]) -> bytes:
-    paths, structure = [path for path, _ in _leaves(params)], jax.tree.structure(params)
+    paths, structure = [path for path, _ in leaves_with_paths(params)], jax.tree.structure(params)
 
     def run(arrays: Mapping[str, Array], tokens: Array, types: Array, mask: Array, places: Array) -> dict[str, Any]:
         tree = jax.tree.unflatten(structure, [arrays[path] for path in paths])
@@ -107,7 +101,7 @@ def _program(plan: Plan, params: Tree, max_length: int, platforms: tuple[str, ..
     num_banks = len(plan.slots) + len(plan.heads)
     inputs = [jax.ShapeDtypeStruct((batch, length), dtype) for dtype in (jnp.int32, jnp.int32, jnp.bool_)]
     inputs.append(jax.ShapeDtypeStruct((batch, num_banks), jnp.int32))
-    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in _leaves(params)}
+    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves_with_paths(params)}
     return bytes(export.export(jax.jit(run), platforms=platforms)(shapes, *inputs).serialize())
 
 

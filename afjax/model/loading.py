@@ -15,7 +15,7 @@ from afjax.data.sources.kinds import source_kind
 from afjax.distributed.notes import note
 from afjax.errors import UserError
 from afjax.model.model import Model
-from afjax.model.saving import beneath_head
+from afjax.model.saving import trained_with
 from afjax.model.setup import wrong_leaf
 from afjax.model.stored import load_adapter, load_unpruned_fusion, recorded_head
 from afjax.model.task_model import TaskModel
@@ -155,7 +155,7 @@ def _with_record(model: TaskModel, record: Mapping[str, str], allow_mismatch: bo
     if not record:
         note(f'The head "{head}" does not record the model that it was trained with, so a mismatch cannot be detected.')
         return dataclasses.replace(model, head_record={})
-    actual = beneath_head(model)
+    actual = trained_with(model)
     # The trunk was already checked when the head was loaded.
     if record["kind"] == actual["kind"] and (record["kind"] == "trunk" or record["sha256"] == actual["sha256"]):
         return model

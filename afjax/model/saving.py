@@ -73,14 +73,14 @@ def drafts(model: "TaskModel", store_folder: str | Path) -> list[store.Draft]:
         "max_length": model.max_length,
         "text_columns": model.text_columns,
     }
-    record = beneath_head(model) if model.head_record is None else model.head_record
+    record = trained_with(model) if model.head_record is None else model.head_record
     draft = store.Draft(
         kind="heads", name=head, params=model.params["heads"][head], config=config, trained_with=record, **shared
     )
     return [*parts, draft]
 
 
-def beneath_head(model: "TaskModel") -> dict[str, str]:
+def trained_with(model: "TaskModel") -> dict[str, str]:
     """Describes the fusion or adapter that the head was trained with, or the trunk.
 
     The description is stored in ``Manifest.trained_with``. It refers to the trunk if there is no fusion or adapter.

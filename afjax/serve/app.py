@@ -95,8 +95,6 @@ class _Service:
             max_queue=config.max_queue,
             on_batch=self._metrics.record_batch,
         )
-        # Hugging Face tokenizers cannot be used by several threads at once.
-        self._reading = asyncio.Lock()
         self._changing = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -255,8 +253,7 @@ class _Service:
             # unbounded queue.
             batcher.reserve(num_reserved)
         try:
-            async with self._reading:
-                parts = await run_in_threadpool(read)
+            parts = await run_in_threadpool(read)
         except BaseException as error:
             batcher.release(num_reserved)
             if isinstance(error, UnknownTaskError):

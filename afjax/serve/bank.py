@@ -1,7 +1,6 @@
 """Stores the parameters of many tasks in shared arrays on the device."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from jax.sharding import Mesh
 from afjax.distributed.sharding import replicated
 from afjax.errors import UserError
 from afjax.serve.places import Places
-from afjax.trees import Tree
+from afjax.trees import Tree, leaves_with_paths
 
 
 class Bank:
@@ -46,7 +45,7 @@ class Bank:
         insert = jax.jit(_with_entry, donate_argnums=0, out_shardings=replicated(mesh))
         self._insert = insert.lower(self.arrays, jnp.int32(0), entry).compile()
 
-    def bring(self, entries: Mapping[int, Tree]) -> None:
+    def load(self, entries: Mapping[int, Tree]) -> None:
         """Copies entries to the device unless they are already there.
 
         Args:
@@ -64,8 +63,8 @@ class Bank:
 
     def check(self, name: str, entry: Tree) -> None:
         """Raises UserError unless an entry matches the bank's leaves, shapes and dtypes."""
-        expected = {path: (leaf.shape[1:], leaf.dtype) for path, leaf in _leaves(self.arrays)}
-        given = {path: (leaf.shape, leaf.dtype) for path, leaf in _leaves(entry)}
+        expected = {path: (leaf.shape[1:], leaf.dtype) for path, leaf in leaves_with_paths(self.arrays)}
+        given = {path: (leaf.shape, leaf.dtype) for path, leaf in leaves_with_paths(entry)}
         for path in sorted(expected.keys() | given.keys()):
             if given.get(path) != expected.get(path):
                 raise UserError(
@@ -81,8 +80,3 @@ class Bank:
 
 def _with_entry(arrays: Tree, place: Array, entry: Tree) -> Tree:
     return jax.tree.map(lambda leaf, new: leaf.at[place].set(new), arrays, entry)
-
-
-def _leaves(tree: Tree) -> list[tuple[str, Any]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]

@@ -153,7 +153,7 @@ class Runner:
         """
         places = [[0] * len(self._banks) for _ in tasks]
         for number, bank in enumerate(self._banks):
-            bank.bring({task.number: task.entries[number] for task in tasks if task and number in task.entries})
+            bank.load({task.number: task.entries[number] for task in tasks if task and number in task.entries})
             for row, task in enumerate(tasks):
                 if task and number in task.entries:
                     places[row][number] = bank.places.place_of(task.number)

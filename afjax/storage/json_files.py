@@ -4,6 +4,7 @@ Every failure raises a ``UserError`` that names the file: invalid JSON, numbers 
 the wrong type of document.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -141,3 +142,8 @@ def short_json(value: Any) -> str:
     """Formats a value as JSON for an error message, with at most 60 characters."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def json_digest(value: Any) -> str:
+    """Returns the SHA-256 of a JSON value. The order of keys does not matter."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

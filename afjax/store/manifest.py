@@ -13,7 +13,7 @@ from afjax import trees
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.values import TrunkDtype
 from afjax.errors import UserError
-from afjax.storage.json_files import parse_json
+from afjax.storage.json_files import json_digest, parse_json
 from afjax.store.trunk_identity import trunk_difference
 
 # The kinds of artifacts. A store has one folder for each.
@@ -207,7 +207,7 @@ def _are_strings(values: Mapping[str, Any]) -> bool:
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return json_digest(values)
 
 
 def _invalid_entry(manifest: Manifest) -> str:

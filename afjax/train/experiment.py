@@ -6,7 +6,6 @@ They can be killed and resumed at any time.
 import dataclasses
 import functools
 import hashlib
-import json
 import math
 import platform
 from collections.abc import Collection, Mapping, Sequence
@@ -29,8 +28,9 @@ from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.saving import save_models
 from afjax.model.task_model import TaskModel
+from afjax.storage.json_files import json_digest
 from afjax.storage.paths import as_path, open_path
-from afjax.storage.writing import write_json, write_text
+from afjax.storage.writing import csv_text, write_json, write_text
 from afjax.tasks.load import load_task
 from afjax.train.checks import (
     check_batches,
@@ -131,7 +131,8 @@ def experiment_training(
         )
         check_place(workdir, "workdir")
         trunk_key = (config.trunk, config.trunk_dtype)
-        trunk = shared.once("trunk", trunk_key, lambda: load_trunk(config.trunk, dtype=config.trunk_dtype), kept=TRUNKS)
+        read_trunk = functools.partial(load_trunk, config.trunk, dtype=config.trunk_dtype)
+        trunk = shared.once("trunk", trunk_key, read_trunk, capacity=TRUNKS)
         config = choose_defaults(config, lambda: trunk.pooling, recorded_config(workdir))
         check_workdir(workdir, config)
         store_folder = find_store(workdir, store_folder)
@@ -144,11 +145,7 @@ def experiment_training(
         recorded = read_inputs(workdir)
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
-        tasks: dict[TaskConfig, Mapping[str, AnyRows]] = {}
-        for task in config.target_tasks:
-            tasks[task] = tasks.get(task) or shared.once("rows", task, functools.partial(load_task, task), kept=ROWS)
-        for source in read:
-            tasks[source.task] = tasks.get(source.task) or _source_rows(source, store_folder)
+        tasks = _load_rows(config, read, store_folder, shared)
         tokenizer = shared_tokenizer(trunk, shared)
         check_experiment(config, tasks, trunk, tokenizer, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
@@ -210,7 +207,22 @@ def code_digest() -> str:
 
 
 def _digest(config: ExperimentConfig) -> str:
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()
+    return json_digest(to_dict(config))
+
+
+def _load_rows(
+    config: ExperimentConfig, sources: Sequence[SourceConfig], store_folder: str | Path, shared: Shared
+) -> Tasks:
+    """Loads the rows of the target tasks and of some sources. Experiments with the same ``shared`` load them once."""
+    targets, tasks = config.target_tasks, dict[TaskConfig, Mapping[str, AnyRows]]()
+    for task in targets:
+        load = functools.partial(load_task, task)
+        tasks[task] = shared.once("rows", task, load, capacity=max(ROWS, len(targets)))
+    for source in sources:
+        if source.task not in tasks:
+            load = functools.partial(_source_rows, source, store_folder)
+            tasks[source.task] = shared.once("source rows", source.task, load, capacity=len(sources))
+    return tasks
 
 
 def _source_rows(source: SourceConfig, store_folder: str | Path) -> dict[str, AnyRows]:
@@ -400,8 +412,8 @@ def write_forgetting(
 
     The file has one row per trained task and one column per evaluated task, with main dev metrics as values.
     """
-    lines = ["after," + ",".join(f"{task.name} ({task.main_metric})" for task in tasks)]
+    lines = [["after", *(f"{task.name} ({task.main_metric})" for task in tasks)]]
     for after, row in zip(tasks, scores, strict=True):
         cells = [f"{score[task.main_metric]:.4f}" for task, score in zip(tasks, row, strict=False)]
-        lines.append(",".join([after.name, *cells, *[""] * (len(tasks) - len(cells))]))
-    write_text(path, "\n".join(lines) + "\n")
+        lines.append([after.name, *cells, *[""] * (len(tasks) - len(cells))])
+    write_text(path, csv_text(lines))

@@ -56,7 +56,7 @@ def shared_tokenizer(trunk: Trunk, shared: Shared | None) -> Any:
     if shared is None:
         return trunk.tokenizer()
     # The value holds a reference to the trunk, so that its id is not reused.
-    _, tokenizer = shared.once("tokenizer", id(trunk), lambda: (trunk, trunk.tokenizer()), kept=TRUNKS)
+    _, tokenizer = shared.once("tokenizer", id(trunk), lambda: (trunk, trunk.tokenizer()), capacity=TRUNKS)
     return tokenizer
 
 

@@ -175,7 +175,7 @@ class _RewrittenLines:
 
 
 class SilentLog(RunLog):
-    """A log that does nothing, for all hosts except the first."""
+    """A log that does nothing, for finished runs and for all hosts except the first."""
 
     def __init__(self) -> None:
         pass

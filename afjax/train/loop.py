@@ -290,7 +290,7 @@ class _Loop:
         """
         rate = learning_rate(self.config, self.step, self.run.num_steps)
         request = StepRequest(self.run, self.step, self.state, batch, rate)
-        # Tasks of different kinds have programs of their own, because their labels have different shapes.
+        # Tasks of different kinds have programs of their own. Most differ in the shapes of their labels.
         shapes = tuple(np.shape(batch[name]) for name in sorted(batch))
         if shapes in self.run.compiled:
             self.state, scalars = yield request

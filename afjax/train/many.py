@@ -115,7 +115,8 @@ def train_many(trunk: Trunk, runs: Iterable[PlannedRun], *, slots: int = 1) -> l
 
     def ended(number: int, outcome: TaskModel | Exception) -> None:
         if isinstance(outcome, Exception):
-            note(f"The run in {runs[number].workdir} failed: {outcome}")
+            problem = str(outcome) if isinstance(outcome, UserError) else f"{type(outcome).__name__}: {outcome}"
+            note(f"The run in {runs[number].workdir} failed: {problem}")
 
     with stopping_between_runs():
         return run_together([_training(trunk, run, shared) for run in runs], slots=slots, shared=shared, ended=ended)

@@ -14,7 +14,6 @@ choose different lengths for the same rows, but a resumed run keeps the recorded
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from afjax.data.lengths import PaddedLengths
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.notes import note
 from afjax.errors import UserError
-from afjax.storage.json_files import read_json
+from afjax.storage.json_files import json_digest, read_json
 from afjax.storage.locking import only_holder
 from afjax.storage.paths import file_error, is_remote
 from afjax.storage.writing import write_json
@@ -248,7 +247,7 @@ def record_digest(folder: epath.Path) -> dict[str, str]:
     record = read_json(folder / RECORD, advice="delete the folder to train again")
     if record is None:
         return {}
-    return {RECORD_DIGEST: hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()}
+    return {RECORD_DIGEST: json_digest(record)}
 
 
 def folder_error(folder: epath.Path, error: OSError) -> UserError:

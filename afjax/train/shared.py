@@ -35,18 +35,18 @@ class Shared:
     def __repr__(self) -> str:
         return f"<Shared: {sum(map(len, self._values.values()))} values>"
 
-    def once(self, kind: str, key: Hashable, make: Callable[[], T], *, kept: int = KEPT) -> T:
+    def once(self, kind: str, key: Hashable, make: Callable[[], T], *, capacity: int = KEPT) -> T:
         """Returns the value cached for a key, or creates it.
 
         Args:
           kind: The kind of the value.
           key: Everything that the value depends on.
           make: Creates the value, which must never be changed afterwards.
-          kept: The number of values of this kind to keep. The least recently used value is dropped first.
+          capacity: The number of values of this kind to keep. The least recently used value is dropped first.
         """
         values = self._values.setdefault(kind, {})
         value: T = values.pop(key) if key in values else make()
         values[key] = value
-        while len(values) > kept:
+        while len(values) > capacity:
             del values[next(iter(values))]
         return value

@@ -128,7 +128,7 @@ class Stack:
         """Whether a failed step has donated the states."""
         return self._arrays is not None and any(leaf.is_deleted() for leaf in self._arrays[0])
 
-    def keep(self, runs: Collection[int]) -> None:
+    def free_except(self, runs: Collection[int]) -> None:
         """Frees the slots of all runs except the given ones, which are identified by ``id``."""
         self.runs = [run if id(run) in runs else None for run in self.runs]
 

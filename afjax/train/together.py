@@ -147,7 +147,7 @@ class _Queue(Generic[T]):
         """Frees the slots of runs that have ended, and drops stacks without runs."""
         training = {id(request.run) for request in self.active.values()}
         for stack in self.stacks.values():
-            stack.keep(training)
+            stack.free_except(training)
         self.stacks = {key: stack for key, stack in self.stacks.items() if any(stack.runs)}
 
     def _advance(self, number: int, proceed: Callable[[], StepRequest]) -> None:

@@ -27,7 +27,7 @@ from afjax.train.record import (
 
 CONFIG = "config.json"
 INPUTS = "inputs.json"
-ANOTHER = "restore it, or choose another --workdir"
+RESTORE_ADVICE = "restore it, or choose another --workdir"
 # The path of the run's store.
 STORE = "store.json"
 # The folder of the target's run.
@@ -75,7 +75,7 @@ def recorded_config(workdir: epath.Path) -> dict[str, Any]:
     Raises:
       UserError: The file is damaged.
     """
-    settings = read_json(workdir / CONFIG, advice=ANOTHER)
+    settings = read_json(workdir / CONFIG, advice=RESTORE_ADVICE)
     return {} if settings is None else with_former_pooling(settings)
 
 
@@ -85,7 +85,7 @@ def check_workdir(workdir: epath.Path, config: ExperimentConfig) -> None:
     The message lists all differences. If a source's adapter came from the store, its task and training settings are not
     compared, because they are unused.
     """
-    recorded = read_json(workdir / CONFIG, advice=ANOTHER)
+    recorded = read_json(workdir / CONFIG, advice=RESTORE_ADVICE)
     if recorded is None:
         return
     stored = stored_inputs(read_inputs(workdir) or {})
@@ -117,7 +117,7 @@ def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
     Raises:
       UserError: The file is damaged.
     """
-    return read_json(workdir / INPUTS, advice=ANOTHER)
+    return read_json(workdir / INPUTS, advice=RESTORE_ADVICE)
 
 
 def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
@@ -140,7 +140,7 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
     # Every version has recorded these inputs.
     lost = [name for name in unchecked if name == "the trunk" or name.endswith(" rows")]
     if lost:
-        raise UserError(f"{workdir / INPUTS} is damaged (it lacks {', '.join(lost)}); {ANOTHER}.")
+        raise UserError(f"{workdir / INPUTS} is damaged (it lacks {', '.join(lost)}); {RESTORE_ADVICE}.")
     if changed:
         raise UserError(
             f"The run in {workdir} began with different inputs: {'; '.join(changed)}. Restore them to resume the run, "

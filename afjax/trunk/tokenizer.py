@@ -1,6 +1,5 @@
 """Loads a trunk's tokenizer and computes the digests that identify it."""
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any, TypeVar
 
 from afjax.data.pieces import check_fast
 from afjax.errors import UserError
-from afjax.storage.json_files import read_json
+from afjax.storage.json_files import json_digest, read_json
 from afjax.trunk.sentencepiece_file import SENTENCEPIECE_FILES, find_sentencepiece, load_sentencepiece
 
 T = TypeVar("T")
@@ -68,10 +67,7 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
         "post_processor": [parts["post_processor"], token_types],
         "added_tokens": parts["added_tokens"],
     }
-    return {
-        name: hashlib.sha256(json.dumps(_without_unset(value), sort_keys=True).encode()).hexdigest()
-        for name, value in values.items()
-    }
+    return {name: json_digest(_without_unset(value)) for name, value in values.items()}
 
 
 def _without_unset(value: Any) -> Any:

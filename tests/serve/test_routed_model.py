@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +383,17 @@ def test_predictions_do_not_depend_on_other_rows_and_tasks(tiny_trunk: Trunk, ma
     single = routed.predict([TEXTS[0]], ["a"])
     batched = routed.predict([TEXTS[0], TEXTS[0], TEXTS[1]], ["a", "b", "a"])
     assert batched[0] == single[0]
+
+
+def test_rows_can_be_read_by_several_threads(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
+    routed = RoutedModel(tiny_trunk, many, SMALL)
+    texts, names = TEXTS * 4, ["task0", None, "task1"] * 4
+    expected = routed.read(texts, names)
+    with ThreadPoolExecutor(8) as pool:
+        for parts in pool.map(lambda _: routed.read(texts, names), range(200)):
+            assert [part.rows for part in parts] == [part.rows for part in expected]
+            for part, expected_part in zip(parts, expected, strict=True):
+                np.testing.assert_array_equal(part.data.tokens, expected_part.data.tokens)
 
 
 def test_non_finite_embedding_is_refused(tiny_trunk: Trunk) -> None:

@@ -166,7 +166,9 @@ def test_runs_train_if_shared_values_are_dropped(
     runs = [planned(seed, method=method, max_steps=4) for seed, method in enumerate(kinds)]
     expected = digests(train_many(tiny_trunk, runs, slots=SLOTS))
     once = Shared.once
-    monkeypatch.setattr(Shared, "once", lambda self, kind, key, make, **kept: once(self, kind, key, make, kept=1))
+    monkeypatch.setattr(
+        Shared, "once", lambda self, kind, key, make, **capacity: once(self, kind, key, make, capacity=1)
+    )
     again = [dataclasses.replace(run, workdir=tmp_path / f"again {run.options.seed}") for run in runs]
     assert digests(train_many(tiny_trunk, again, slots=SLOTS)) == expected
 

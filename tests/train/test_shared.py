@@ -44,6 +44,6 @@ def test_least_recently_used_value_is_dropped() -> None:
     assert shared.once("programs", 1, lambda: "second") == "second"
     # A lower limit can be set, for example for large values.
     for number in range(3):
-        shared.once("frozen trunk", number, lambda: "first", kept=2)
-    assert shared.once("frozen trunk", 1, lambda: "second", kept=2) == "first"
-    assert shared.once("frozen trunk", 0, lambda: "second", kept=2) == "second"
+        shared.once("frozen trunk", number, lambda: "first", capacity=2)
+    assert shared.once("frozen trunk", 1, lambda: "second", capacity=2) == "first"
+    assert shared.once("frozen trunk", 0, lambda: "second", capacity=2) == "second"

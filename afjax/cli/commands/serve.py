@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
         "--max_queue",
         type=int,
         default=1024,
-        help="maximum number of queued rows; further requests get status 429 (1024)",
+        help="maximum number of sequences in each queue; further requests get status 429 (1024)",
     )
 
 
