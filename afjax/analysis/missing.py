@@ -15,7 +15,7 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
-from afjax.train.workdir import CONFIG, source_folder
+from afjax.train.workdir import CONFIG, SWEEP_RECORD, source_folder
 
 # The methods of configs/baselines.py, in addition to top-K. Their commands do not need a finished run as a template.
 BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")
@@ -123,7 +123,7 @@ def _trained_sources(donor: RunRecord) -> bool:
 def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
     """Finds an unused path next to a workdir, or next to the sweep that contains it."""
     parent = workdir.parent
-    if parent.name == "runs" and (parent.parent / "sweep.json").exists():
+    if parent.name == "runs" and (parent.parent / SWEEP_RECORD).exists():
         parent = parent.parent.parent
     name = name.replace("1/", "r").replace(":", "-")
     names = [name, *(f"{name}-{number}" for number in range(2, 1000))]

@@ -17,7 +17,7 @@ from afjax.analysis.report_tables import (
     trained_table,
     unfinished_table,
 )
-from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
+from afjax.analysis.unfinished import UnfinishedRun, count_planned, find_unfinished
 from afjax.analysis.workdirs import (
     ExperimentRecord,
     Moved,
@@ -98,6 +98,7 @@ def write_report(
         evaluated,
         str(moved.store_folder or find_store(best.workdir)),
         unfinished=find_unfinished(workdir, experiments),
+        planned=count_planned(workdir),
     )
     write_output(output, contents, make_folder=True)
 
@@ -110,6 +111,7 @@ def make_page(
     store_folder: str,
     *,
     unfinished: Sequence[UnfinishedRun],
+    planned: int = 0,
 ) -> str:
     """Builds the HTML page from the records and evaluations.
 
@@ -120,6 +122,7 @@ def make_page(
       evaluated_results: The results of ``best``, with their evaluations.
       store_folder: The store of ``best``.
       unfinished: The runs without a result. Failed runs may be missing from ``experiments``.
+      planned: The number of runs that a sweep plans; 0 if unknown.
     """
     finished = [experiment for experiment in experiments if experiment.results]
     manifests = _manifests(best, store_folder)
@@ -150,7 +153,7 @@ def make_page(
         tag(
             "header",
             tag("h1", title),
-            tag("p", _summary(experiments, unfinished)),
+            tag("p", _summary(experiments, unfinished, planned)),
             *_which_task(finished, best),
             _key_numbers(finished, best, evaluated_results),
             tag("nav", tag("ul", *links), aria_label="Sections"),
@@ -220,15 +223,18 @@ def _manifests(experiment: ExperimentRecord, store_folder: str) -> list[Manifest
     return list(manifests.values())
 
 
-def _summary(experiments: Sequence[ExperimentRecord], unfinished: Sequence[UnfinishedRun]) -> str:
+def _summary(experiments: Sequence[ExperimentRecord], unfinished: Sequence[UnfinishedRun], planned: int) -> str:
     finished = sum(bool(experiment.results) for experiment in experiments)
-    total = finished + len(unfinished)
+    total = max(planned, finished + len(unfinished))
     failed = sum(run.failed for run in unfinished)
     recipes = ", ".join(dict.fromkeys(str(experiment.config["recipe"]) for experiment in experiments))
     trunks = ", ".join(dict.fromkeys(str(experiment.config["trunk"]) for experiment in experiments))
     tasks = ", ".join(dict.fromkeys(task for experiment in experiments for task in experiment.results))
-    failures = f", and {failed} failed" if failed else ""
-    runs = "" if total == 1 else f"; {finished} of {total} runs are finished{failures}"
+    others = [f"{failed} failed"] if failed else []
+    if waiting := total - finished - len(unfinished):
+        others.append(f"{waiting} {'has' if waiting == 1 else 'have'} not started")
+    details = f", {' and '.join(others)}" if others else ""
+    runs = "" if total == 1 else f"; {finished} of {total} runs are finished{details}"
     return f"Recipe {recipes} on the trunk {trunks}, trained on {tasks}{runs}."
 
 

@@ -118,7 +118,7 @@ def values_figure(labels: Float[np.ndarray, "rows"], predicted: Float[np.ndarray
     axes.plot(labels[chosen], predicted[chosen], MARKERS[0], color=COLORS[0], alpha=0.4, markersize=3)
     axes.set_xlabel("true value")
     axes.set_ylabel("predicted value")
-    axes.legend()
+    figure.legend(loc="outside upper center")
     return figure
 
 

@@ -178,15 +178,15 @@ def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
     if not evaluation.num_wrong:
         return [tag("p", f"{result.name} gets all {counted(evaluation.num_rows, 'dev row')} right.")]
     share = evaluation.num_wrong / evaluation.num_rows
-    sentence = (
-        f"{evaluation.num_wrong:,} of {evaluation.num_rows:,} dev rows are wrong ({share:.1%}). These are the "
-        f"{len(evaluation.mistakes)} that {result.name} was most confident about."
-    )
+    shown, rows = len(evaluation.mistakes), f"{evaluation.num_rows:,} dev rows"
+    which = "This is the one" if shown == 1 else f"These are the {shown}"
     if evaluation.values is not None:
-        sentence = (
-            f"These are the {len(evaluation.mistakes)} of {evaluation.num_rows:,} dev rows on which {result.name} has "
-            "the largest errors."
-        )
+        sentence = f"{which} of {rows} on which {result.name} has the largest {'error' if shown == 1 else 'errors'}."
+    else:
+        verb = "is" if evaluation.num_wrong == 1 else "are"
+        sentence = f"{evaluation.num_wrong:,} of {rows} {verb} wrong ({share:.1%})."
+        if shown:
+            sentence += f" {which} that {result.name} was most confident about."
     cards = (tag("li", _card(mistake, is_value=evaluation.values is not None)) for mistake in evaluation.mistakes)
     return [tag("p", sentence), *([tag("ol", *cards, class_="mistakes")] if evaluation.mistakes else [])]
 
@@ -277,7 +277,9 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
         ]
         parts.append(
             table(
-                ["input", "digest"], digests, caption="Inputs of the runs, with the SHA-256 digest of their contents."
+                ["input", "digest or value"],
+                digests,
+                caption="Inputs of the runs, with the SHA-256 digest of their contents, or their value if it is short.",
             )
         )
     return parts

@@ -107,11 +107,16 @@ def parameters_axis(axes: "Axes", parameters: Sequence[float]) -> None:
 
     Label spacing adapts to the number of decades.
     """
-    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
-    decades = math.log10(max(parameters) / min(parameters))
-    if decades < 1:
+    least, most = min(parameters), max(parameters)
+    decades = math.log10(most / least)
+    if decades < 0.05:
+        # A narrow range would have several ticks with the same label.
+        axes.set_xlim(least / 1.5, most * 1.5)
+        axes.xaxis.set_major_locator(FixedLocator([least]))
+    elif decades < 1:
         # A range of less than a decade may contain no logarithmic tick.
         axes.xaxis.set_major_locator(MaxNLocator(4))
     else:

@@ -53,16 +53,20 @@ class SpanScores:
           UserError: The score with all adapters is 0 or not finite.
         """
         full_score = self.whole[metric]
-        if not full_score or not np.isfinite(full_score):
-            raise UserError(
-                f"With all adapters, the model has {metric} of {full_score:g}, so relative changes are undefined; "
-                "choose another metric or a better-trained model."
-            )
+        _check_reference(metric, full_score)
         change = np.full((len(self.layers), len(self.layers)), np.nan)
         for (first, last), scores in self.without.items():
             indices = self.layers.index(first), self.layers.index(last)
             change[indices] = (scores[metric] - full_score) / abs(full_score)
         return change
+
+
+def _check_reference(metric: str, score: float) -> None:
+    if not score or not np.isfinite(score):
+        raise UserError(
+            f"With all adapters, the model has {metric} of {score:g}, so relative changes are undefined; choose a "
+            "better-trained model or, if the task has several metrics, another metric."
+        )
 
 
 def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
@@ -10,8 +11,9 @@ from etils import epath
 
 from afjax.analysis.workdirs import ExperimentRecord
 from afjax.errors import UserError
+from afjax.storage.json_files import read_json
 from afjax.storage.paths import error_text, open_path
-from afjax.train.workdir import RUN_LOG, RUNS_TABLE, last_log_line
+from afjax.train.workdir import RUN_LOG, RUNS_TABLE, SWEEP_RECORD, last_log_line
 
 # Longer log lines are truncated to keep tables readable.
 _LINE = 300
@@ -61,15 +63,37 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
     ]
 
 
+def count_planned(workdir: epath.Path) -> int:
+    """Counts the runs that a sweep plans, including those that have not started. 0 if the folder is not a sweep's.
+
+    Raises:
+      UserError: The sweep's record is damaged.
+    """
+    path = open_path(workdir) / SWEEP_RECORD
+    advice = "to write it again, run the afjax sweep command again"
+    record = read_json(path, advice=advice)
+    if record is None:
+        return 0
+    grid, seeds = record.get("grid"), record.get("seeds")
+    values = [seeds, *(grid.values() if isinstance(grid, dict) else [None])]
+    if not all(isinstance(each, list) for each in values):
+        raise UserError(f"{path} is damaged (it does not record a grid and seeds); {advice}.")
+    return math.prod(map(len, values))
+
+
 def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
     """Returns the folders of failed runs, as recorded by the sweeps in a folder."""
     # If several hosts trained a sweep, each host's part is a folder with its own table.
     sweeps = [workdir, *sorted(path for path in workdir.iterdir() if path.is_dir())]
-    return [sweep / name for sweep in sweeps if (sweep / RUNS_TABLE).exists() for name in _failed_names(sweep)]
+    return [sweep / name for sweep in sweeps if (sweep / RUNS_TABLE).exists() for name in failed_names(sweep)]
 
 
-def _failed_names(sweep: epath.Path) -> list[str]:
-    """Reads the folders of a sweep's failed runs, relative to the sweep."""
+def failed_names(sweep: epath.Path) -> list[str]:
+    """Reads the folders of a sweep's failed runs from its table, relative to the sweep.
+
+    Raises:
+      UserError: The table is damaged or cannot be read.
+    """
     path = sweep / RUNS_TABLE
     try:
         rows = list(csv.DictReader(io.StringIO(path.read_text())))

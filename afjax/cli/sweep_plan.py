@@ -18,10 +18,9 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.defaults import choose_defaults
-from afjax.train.workdir import check_workdir, recorded_config
+from afjax.train.workdir import SWEEP_RECORD, check_workdir, recorded_config
 from afjax.trunk.pretrained import find_pooling
 
-RECORD = "sweep.json"
 # Maximum length of a run's folder name, excluding the digest appended to a shortened name.
 NAME_LENGTH = 200
 # Roots of the settings that change the task. Scores on different tasks are not comparable.
@@ -298,7 +297,7 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     Raises:
       UserError: The workdir contains a different sweep or a damaged record, or is not a folder.
     """
-    path = workdir / RECORD
+    path = workdir / SWEEP_RECORD
     record = read_json(path, advice="choose another --workdir")
     if record is None:
         return sweep

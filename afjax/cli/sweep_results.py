@@ -14,9 +14,11 @@ from typing import Any
 from etils import epath
 
 from afjax import store
+from afjax.analysis.unfinished import failed_names
 from afjax.cli.sweep_plan import INPUT_SETTINGS, TASK_SETTINGS, Run, Sweep, folder_name, run_folder, select_settings
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
+from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
 from afjax.train.record import adapter_input
 from afjax.train.results import read_results
@@ -195,11 +197,12 @@ def finished_outcome(workdir: Path, run: Run) -> Outcome | None:
 
 
 def write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> None:
-    """Writes the CSV files for the runs that have ended so far."""
+    """Writes the CSV files for the runs that have ended so far. Earlier failures stay until their run has ended."""
+    failed = _failed_earlier(workdir)
     rows: list[list[Any]] = [[*sweep.grid, "seed", "status", "score", "metric", "folder"]]
     for run in sweep.runs:
-        if run.name in outcomes:
-            outcome = outcomes[run.name]
+        outcome = outcomes.get(run.name, Outcome() if f"runs/{run.name}" in failed else None)
+        if outcome is not None:
             status = "failed" if outcome.score is None else "done"
             cells = [run.seed, status, outcome.score, outcome.metric, f"runs/{run.name}"]
             rows.append([*run.settings.values(), *cells])
@@ -209,6 +212,15 @@ def write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
         cells = [summary.mean, summary.std, summary.finished, len(sweep.seeds), summary.metric]
         rows.append([*summary.settings.values(), *cells, "best" if summary.best else ""])
     write_text(workdir / SUMMARY_TABLE, csv_text(rows))
+
+
+def _failed_earlier(workdir: Path) -> list[str]:
+    if not (workdir / RUNS_TABLE).exists():
+        return []
+    try:
+        return failed_names(epath.Path(workdir))
+    except UserError:  # The damaged table is written again.
+        return []
 
 
 def score_text(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from etils import epath
 from afjax.cli.configs import load_experiment
 from afjax.cli.explain import explain
 from afjax.cli.stored_model import set_up_libraries
-from afjax.cli.sweep_plan import RECORD, Run, Sweep, part_of, run_folder
+from afjax.cli.sweep_plan import Run, Sweep, part_of, run_folder
 from afjax.cli.sweep_progress import SweepProgress
 from afjax.cli.sweep_results import Outcome, finished_outcome, write_tables
 from afjax.cli.sweep_training import begin_run, train_runs
@@ -32,7 +32,7 @@ from afjax.storage.locking import only_holder, wait_until_free
 from afjax.storage.paths import error_text
 from afjax.storage.writing import write_json
 from afjax.train.checks import check_batches
-from afjax.train.workdir import RUN_LOG, last_log_line
+from afjax.train.workdir import RUN_LOG, SWEEP_RECORD, last_log_line
 
 # The module that runs a command in a separate process.
 ISOLATED_RUN = "afjax.cli.isolated_run"
@@ -97,7 +97,7 @@ def run_sweep(
             logs = workdir / "runs" / "*" / RUN_LOG
             print_line(f"{counted(len(sweep.runs), 'run')}, {part}{len(waiting)} to do; logs are {logs}")
             _wait_for_earlier_processes(workdir, waiting)
-            write_json(workdir / RECORD, dataclasses.asdict(sweep))
+            write_json(workdir / SWEEP_RECORD, dataclasses.asdict(sweep))
             write_tables(sweep, outcomes, workdir)
             progress = stack.enter_context(
                 contextlib.closing(SweepProgress(sweep, own, workdir, outcomes, slots * processes))
@@ -213,9 +213,12 @@ def run_command(command: Sequence[str], log: Path) -> int:
     Returns:
       The exit code, or the negated number of the signal that ended the command.
     """
+    # Ctrl-C reaches all processes of a terminal. In its own group, the command only receives SIGTERM.
     with (
         log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, process_group=0
+        ) as process,
     ):
         try:
             return process.wait()

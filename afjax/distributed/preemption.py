@@ -10,6 +10,7 @@ them has received SIGTERM.
 import contextlib
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -42,10 +43,18 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
         yield
         return
 
-    previous = signal.signal(signal.SIGTERM, _Stop(leave))
+    previous, show = signal.signal(signal.SIGTERM, _Stop(leave)), sys.unraisablehook
+
+    def show_others(ignored: Any) -> None:
+        # If Python ignores the PreemptionError, it would print a traceback; see _Stop.
+        if not isinstance(ignored.exc_value, PreemptionError):
+            show(ignored)
+
+    sys.unraisablehook = show_others
     try:
         yield
     finally:
+        sys.unraisablehook = show
         signal.signal(signal.SIGTERM, previous)
 
 

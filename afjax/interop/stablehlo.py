@@ -94,8 +94,7 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in PLATFORMS:
             raise UserError(
-                f'Unknown platform "{name}"; choose one or more of '
-                f"{', '.join(PLATFORMS)}.{did_you_mean(name, PLATFORMS)}"
+                f'Unknown platform "{name}"; choose one or more of {", ".join(PLATFORMS)}.{_suggestion(name)}'
             )
     if not names or len(set(names)) != len(names):
         raise UserError(
@@ -103,6 +102,10 @@ def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
             "once."
         )
     return names
+
+
+def _suggestion(platform: str) -> str:
+    return ' For an NVIDIA GPU, use "cuda".' if platform == "gpu" else did_you_mean(platform, PLATFORMS)
 
 
 def _serialize(task_model: TaskModel, max_length: int, platforms: tuple[str, ...]) -> tuple[bytes, tuple[str, str]]:

@@ -13,8 +13,9 @@ PAGE = """\
 <body>
 <h1>afjax</h1>
 <form id="form">
-<label>Text <textarea id="first" rows="4" required></textarea></label>
-<label>Second text, for pairs <textarea id="second" rows="2"></textarea></label>
+<label>Text or question <textarea id="first" rows="4" required></textarea></label>
+<label>Second text or context, or one choice per line
+<textarea id="second" rows="2"></textarea></label>
 <fieldset><legend>Adapters</legend><div id="adapters"></div></fieldset>
 <button>Predict</button>
 </form>

@@ -89,7 +89,7 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
         raise UserError(f"{place} has {shorten(values)} as its choices; they must be a list of strings.")
     if len(values) < 2:
         raise UserError(f"{place} has {'1 choice' if values else 'no choices'}; it must have at least two.")
-    for number, choice in enumerate(values):
+    for number, choice in enumerate(values, start=1):
         if not isinstance(choice, str) or not choice.strip():
             problem = "an empty choice" if isinstance(choice, str) else f"the choice {shorten(choice)}"
             raise UserError(

@@ -150,9 +150,7 @@ def _pick_form(
         no_question = f' and without a "{question}"' if ignores_question else ""
         trained = ", as in training" if text_columns else ""
         columns = listing(row) if row else "(none)"
-        raise UserError(
-            f"{place} has the columns {columns}; this head requires rows with {expected}{no_question}{trained}."
-        )
+        raise UserError(f"{place} has the columns {columns}; it must have {expected}{no_question}{trained}.")
     return form
 
 

@@ -214,7 +214,9 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
     """Extracts a row's words or text; see ``KindSpec.pick``."""
     (name,) = form.texts
     value = value_of(place, row, name)
-    return list(value) if isinstance(value, (list, tuple, np.ndarray)) else text_of(place, row, name)
+    words = list(value) if isinstance(value, (list, tuple, np.ndarray)) else text_of(place, row, name)
+    _sentence(place, words)
+    return words
 
 
 def tokenize(

@@ -183,7 +183,16 @@ def _correlation(
     first = first - (weights * first).sum(1, keepdims=True) / total
     second = second - (weights * second).sum(1, keepdims=True) / total
     variances = (weights * first**2).sum(1) * (weights * second**2).sum(1)
-    return _ratio((weights * first * second).sum(1), np.sqrt(variances))
+    ratio = _ratio((weights * first * second).sum(1), np.sqrt(variances))
+    return np.where(_is_constant(weights, first) | _is_constant(weights, second), 0.0, ratio)
+
+
+def _is_constant(
+    weights: Float[np.ndarray, "resamples rows"], values: Float[np.ndarray, "resamples rows"]
+) -> Bool[np.ndarray, "resamples"]:
+    """Whether all rows with a positive weight have the same value."""
+    highest = np.where(weights > 0, values, -np.inf).max(1)
+    return highest == np.where(weights > 0, values, np.inf).min(1)
 
 
 def _ratio(above: Float[np.ndarray, "*shape"], below: Shaped[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:

@@ -37,6 +37,7 @@ RESULT = "result.json"
 # The sequential recipe's scores of all tasks so far, after each task.
 FORGETTING = "forgetting.csv"
 # A sweep's table of runs, in the sweep's folder.
+SWEEP_RECORD = "sweep.json"
 RUNS_TABLE = "sweep.csv"
 # The output of a sweep's run, in the run's folder.
 RUN_LOG = "log.txt"
@@ -144,7 +145,7 @@ def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
     if changed:
         raise UserError(
             f"The run in {workdir} began with different inputs: {'; '.join(changed)}. Restore them to resume the run, "
-            "or choose another --workdir."
+            "delete its folder to train it from the start, or choose another --workdir."
         )
     note_unchecked(workdir, unchecked)
 

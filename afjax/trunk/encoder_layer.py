@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental.layout import Layout, with_layout_constraint
@@ -95,16 +96,23 @@ class Embeddings(nn.Module):
             RelativeEmbeddings(config, name=RELATIVE)(tokens.shape[-1])
         x = shard_rows(jnp.asarray(functools.reduce(jnp.add, (part.astype(dtype) for part in parts))))
         if key is not None:
-            # Use the same layout as the layers, because the TPU compiler would choose a different one and insert
-            # copies. Only training has a key. Inference has no layout constraint, because exported programs cannot
-            # contain one.
-            x = with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
+            # Only training has a key. Inference has no layout constraint, because exported programs cannot contain one.
+            x = jax.lax.platform_dependent(x, tpu=_in_row_layout, default=lambda x: x)
         x = LayerNorm(config.layer_norm_epsilon, config.norm_bias, name="norm")(x)
         rate = config.hidden_dropout if config.embedding_dropout is None else config.embedding_dropout
         x = dropout(key, x, rate)
         if config.projects_embeddings:
             x = Dense(config.hidden_size, config.init_scale, name="projection")(x)
         return x
+
+
+def _in_row_layout(x: Float[Array, "batch length hidden"]) -> Float[Array, "batch length hidden"]:
+    """Keeps the layout of the layers, because the TPU compiler would choose a different one and insert copies.
+
+    On the CPU, a program with such a constraint can return wrong values for transposed outputs (JAX 0.10.2), so
+    ``jax.grad`` of a compiled function would be wrong.
+    """
+    return with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2)))
 
 
 class RelativeEmbeddings(nn.Module):

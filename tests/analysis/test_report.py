@@ -15,7 +15,7 @@ from facts import has_facts
 
 from afjax.analysis.dev_rows import DevEvaluation, Mistake
 from afjax.analysis.report import SECTIONS, EvaluatedResult, make_page
-from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
+from afjax.analysis.unfinished import UnfinishedRun, count_planned, find_unfinished
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
@@ -186,6 +186,10 @@ def test_several_runs(tmp_path: Path) -> None:
     page = make_page("<b>name", experiments, best, [missing], "nothing", unfinished=unfinished)
     words = " ".join(Elements(page).texts)
     assert has_facts(words, "3 of 4 runs", "finished")
+    (tmp_path / "sweep.json").write_text(json.dumps({"grid": {"top_k": ["97", "98"]}, "seeds": [0, 1, 2]}))
+    assert count_planned(epath.Path(tmp_path)) == 6
+    page = make_page("<b>name", experiments, best, [missing], "nothing", unfinished=unfinished, planned=6)
+    assert has_facts(" ".join(Elements(page).texts), "3 of 6 runs", "2 have not started")
     assert (
         "runs top_k task dev metric mean ± std seeds runs/b0 98 target accuracy 0.6500 0 runs/a0, runs/a1 97 target "
         "accuracy 0.6000 ± 0.1414 0, 1" in words

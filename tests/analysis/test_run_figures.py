@@ -66,14 +66,16 @@ def test_tradeoff_over_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parameters", [(159e3, 7.2e6), (2e5, 2e5), (41e3, 85e6), (900.0, 1100.0), (2.1e5, 4.8e5)])
 def test_parameter_labels_do_not_overlap(parameters: tuple[float, float]) -> None:
     figure, (axes,) = new_figure(COLUMN_WIDTH, 2.7)
-    axes.plot(parameters, (0, 1), marker="o")
+    axes.errorbar(parameters, (0, 1), yerr=0.1, marker="o")
     parameters_axis(axes, parameters)
     figure.canvas.draw()
     low, high = axes.get_xlim()
     ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
-    boxes = [label.get_window_extent() for tick, label in ticks if low <= tick <= high and label.get_text()]
+    labels = [label for tick, label in ticks if low <= tick <= high and label.get_text()]
+    boxes = [label.get_window_extent() for label in labels]
+    assert len({label.get_text() for label in labels}) == len(labels)
     assert not any(label.get_text() for label in axes.get_xticklabels(minor=True))
-    assert len(boxes) >= 2
+    assert len(boxes) >= (2 if parameters[0] < parameters[1] else 1)
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 

@@ -653,6 +653,35 @@ def test_killed_command_returns_its_signal(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
 
 
+def test_interrupt_of_a_terminal_reaches_the_command_as_sigterm(tmp_path: Path) -> None:
+    command = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\n"
+        "print('ready', flush=True); time.sleep(60)\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; from afjax.cli.sweep_runs import run_command\n"
+        f"run_command([sys.executable, '-c', {command!r}], Path({str(tmp_path / 'log')!r}))\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL)
+    log = tmp_path / "log"
+    while not (log.exists() and log.read_text() == "ready\n"):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    os.killpg(parent.pid, signal.SIGINT)
+    parent.wait()
+    assert log.read_text() == "ready\nsaved\n"
+
+
+def test_failed_runs_stay_in_the_table_until_they_are_retried(tmp_path: Path) -> None:
+    sweep = sweep_plan.Sweep(config="single:task=entail", overrides=(), grid={}, seeds=(0, 1, 2), adapters="")
+    first, second, _ = sweep.runs
+    failed, done = sweep_results.Outcome(), sweep_results.Outcome(0.5, "accuracy")
+    sweep_results.write_tables(sweep, {first.name: failed, second.name: failed}, tmp_path)
+    sweep_results.write_tables(sweep, {first.name: done}, tmp_path)
+    assert [(row["seed"], row["status"]) for row in rows(tmp_path / "sweep.csv")] == [("0", "done"), ("1", "failed")]
+
+
 def test_killed_run_is_reported_with_its_signal(
     words: list[str], capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,8 @@ from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.model.setup import single_setup
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.trees import Tree
+from afjax.train.loss import task_loss
+from afjax.trees import Tree, merge
 from afjax.trunk.encoder import encode
 from afjax.trunk.pretrained import Trunk
 
@@ -71,6 +72,22 @@ def test_a_model_can_be_jitted(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -
     assert outputs.logits.shape == (4, 3)
     assert np.allclose(outputs.logits, expected.logits, atol=1e-5)
     assert outputs.fusion_attention == {}
+
+
+@pytest.mark.parametrize("partition", ["full", "adapter+trunk"])
+def test_gradient_of_a_jitted_loss_is_the_jitted_gradient(tiny_trunk: Trunk, partition: str) -> None:
+    """A layout constraint in the embeddings made the first one wrong on the CPU (JAX 0.10.2)."""
+    setup = single_setup(Method(partition=partition), tiny_trunk.config, name="task", reads="pooled", num_outputs=2)
+    trained, frozen = setup.split(setup.init(KEY, tiny_trunk.params))
+    tokens = np.arange(36, dtype=np.int32).reshape(4, 9) % 20
+    batch = {"tokens": tokens, "types": np.zeros_like(tokens), "mask": np.ones_like(tokens, bool)}
+    batch |= {"labels": np.array([0, 1, 0, 1], np.int32), "weights": np.ones(4, np.float32)}
+
+    def loss(trained: Any) -> Any:
+        return task_loss(setup.model(merge(trained, frozen), batch, key=KEY).logits, batch, "classification")
+
+    outer, inner = jax.grad(jax.jit(loss))(trained), jax.jit(jax.grad(loss))(trained)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), outer, inner)
 
 
 def test_module_on_top_outputs_every_token_for_a_token_head(tiny_trunk: Trunk, batch: dict[str, jax.Array]) -> None:

@@ -15,6 +15,7 @@ from afjax.tasks import multiple_choice
 from afjax.tasks.kinds import check_metric
 from afjax.tasks.metrics import classification_scores, normalize_answer, regression_scores, span_scores
 from afjax.tasks.predictions import Predictions
+from afjax.tasks.weighted_scores import value_scores
 
 
 def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
@@ -176,3 +177,10 @@ def test_squad_f1_equals_the_definition(prediction: str, answers: list[str]) -> 
     found = span_scores([prediction], [answers])
     assert found["f1"] == pytest.approx(max(official_f1(prediction, answer) for answer in answers))
     assert found["exact_match"] == any(normalize_answer(prediction) == normalize_answer(answer) for answer in answers)
+
+
+def test_correlation_of_copies_of_one_row_is_zero() -> None:
+    labels, predicted = np.array([0.1, 2.3, 0.7]), np.array([1.7, 0.3, 0.9])
+    scores = value_scores(predicted, labels)(np.array([[3.0, 0.0, 0.0], [1.0, 1.0, 1.0]]))
+    assert scores["pearson"][0] == scores["spearman"][0] == 0.0
+    assert scores["pearson"][1] == pytest.approx(np.corrcoef(predicted, labels)[0, 1])

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,19 @@ def test_code_that_catches_all_exceptions_does_not_hide_sigterm() -> None:
 
     with pytest.raises(PreemptionError), stopping_between_runs():
         damaged()
+
+
+def test_ignored_exception_of_a_sigterm_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    class Value:
+        pass
+
+    hook, value = sys.unraisablehook, Value()
+    with stopping_between_runs():
+        reference = weakref.ref(value, lambda _: signal.raise_signal(signal.SIGTERM))
+        del value
+        assert reference() is None
+    assert capsys.readouterr().err == ""
+    assert sys.unraisablehook is hook
 
 
 def test_run_stops_if_python_ignored_the_exception_of_an_earlier_sigterm(

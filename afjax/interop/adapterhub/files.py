@@ -110,6 +110,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return dict(values)
 
 
+def check_not_peft(config: Mapping[str, Any], path: Path) -> None:
+    """Raises UserError if a config is from the PEFT library, whose files have the same names."""
+    if "peft_type" in config:
+        raise UserError(
+            f"{path} is from the PEFT library ({config['peft_type']}), not from AdapterHub; import it with "
+            "afjax import peft."
+        )
+
+
 def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
     """Loads a part and checks that its family and hidden size match the trunk's.
 
@@ -120,11 +129,7 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
     library = library_family(trunk.family)
     path = folder / files.config
     envelope = read_json(path)
-    if "peft_type" in envelope:
-        raise UserError(
-            f"{path} is from the PEFT library ({envelope['peft_type']}), not from AdapterHub; import it with "
-            "afjax import peft."
-        )
+    check_not_peft(envelope, path)
     family, size = envelope.get("model_type") or trunk.family, envelope.get("hidden_size") or trunk.hidden_size
     if family != trunk.family:
         raise UserError(

@@ -12,7 +12,7 @@ from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.fusion.checks import check_fusible
 from afjax.interop.adapterhub.adapters import read_adapter
-from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, read_json, read_part
+from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, check_not_peft, read_json, read_part
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
 from afjax.interop.folders import find_folder
@@ -83,7 +83,9 @@ def _trunk_of(folder: Path) -> Trunk:
     paths += [path for kind in (ADAPTER, FUSION, HEAD) for path in sorted(folder.glob(f"*/{kind.config}"))]
     for path in paths:
         if path.exists():
-            name = read_json(path).get("model_name")
+            record = read_json(path)
+            check_not_peft(record, path)
+            name = record.get("model_name")
             if not isinstance(name, str) or not name:
                 raise UserError(f"{path} does not record which trunk it was trained on; set --trunk.")
             try:
