@@ -11,7 +11,8 @@ results file (``bench/results/fusion_study.jsonl`` or ``fusion_study_mpnet.jsonl
 finished runs are skipped, and the interrupted run continues from its last checkpoint. If a line in the file records a
 different trunk, different rows or different settings, the script stops with an error. FOLDER stores the adapters for
 the fusions; missing adapters are retrained. ``--processes=N`` trains N runs at a time, on a machine with many cores or
-on a GPU. ``--slots=N`` trains up to N seeds of each method and task in one program (:func:`afjax.train_many`).
+on a GPU. ``--slots=N`` trains up to N runs at a time in one program (:func:`afjax.train_many`): the seeds of a
+method and task or, for ``fusion_mt``, the tasks of a seed. Joint training and averages are computed one at a time.
 ``--methods``, ``--tasks`` and ``--seeds`` select runs; the adapters that these runs fuse are trained too:
 
     python bench/fusion_study.py ... --methods=fusion_nli --tasks=rte,cb --seeds=1,2
@@ -359,7 +360,7 @@ class Study:
         return {"num_rows": len(rows), "means": means}
 
     def _train(self, runs: Sequence[Run]) -> list[afjax.TaskModel]:
-        """Trains runs of one method, each on one task, in one program.
+        """Trains runs of one method, each on one task, at the same time.
 
         Pfeiffer adapters are stored for fusions. All other models are discarded.
         """
@@ -501,7 +502,7 @@ def main() -> None:
     # The default depends on the encoder.
     parser.set_defaults(results=None)
     parser.add_argument("--processes", type=int, default=1, help="runs at a time, each in its own process (1)")
-    parser.add_argument("--slots", type=int, default=1, help="seeds per program (1)")
+    parser.add_argument("--slots", type=int, default=1, help="runs at a time in one process (1)")
     parser.add_argument("--scan_layers", action="store_true", help="compile the layers as one loop, to save time")
     add_selection(parser, method=(*PARTITIONS, *AVERAGES), task=(*TASKS, "nli", ALL), seed=SEEDS)
     arguments = parse_study(parser)

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
@@ -64,7 +65,9 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
 
 
 def count_planned(workdir: epath.Path) -> int:
-    """Counts the runs that a sweep plans, including those that have not started. 0 if the folder is not a sweep's.
+    """Counts the runs that a sweep, or one host's part of it, plans, including those that have not started.
+
+    It is 0 if the folder is not a sweep's.
 
     Raises:
       UserError: The sweep's record is damaged.
@@ -78,7 +81,12 @@ def count_planned(workdir: epath.Path) -> int:
     values = [seeds, *(grid.values() if isinstance(grid, dict) else [None])]
     if not all(isinstance(each, list) for each in values):
         raise UserError(f"{path} is damaged (it does not record a grid and seeds); {advice}.")
-    return math.prod(map(len, values))
+    total = math.prod(map(len, values))
+    # A host of a divided sweep trains only its part; see sweep_plan.part_of.
+    if part := re.fullmatch(r"host-(\d+)-of-([1-9]\d*)", path.parent.name):
+        host, num_hosts = int(part[1]), int(part[2])
+        return (host + 1) * total // num_hosts - host * total // num_hosts
+    return total
 
 
 def _failed_runs(workdir: epath.Path) -> list[epath.Path]:

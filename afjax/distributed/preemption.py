@@ -46,7 +46,8 @@ def stopping_between_runs(leave: Callable[[int, str], bool] | None = None) -> It
     previous, show = signal.signal(signal.SIGTERM, _Stop(leave)), sys.unraisablehook
 
     def show_others(ignored: Any) -> None:
-        # If Python ignores the PreemptionError, it would print a traceback; see _Stop.
+        # Python prints the traceback of each exception that it ignores. A PreemptionError needs none, because the next
+        # run reads _Stop.received.
         if not isinstance(ignored.exc_value, PreemptionError):
             show(ignored)
 

@@ -249,7 +249,7 @@ class _Service:
             disconnected.
         """
         with _queue_errors(self._config.max_queue):
-            # Reserve capacity before tokenization. Otherwise, requests that wait for the tokenizer would form an
+            # Reserve capacity before tokenization. Otherwise, requests that wait for a thread would form an
             # unbounded queue.
             batcher.reserve(num_reserved)
         try:

@@ -147,7 +147,7 @@ def _pick_form(
     ignores_question = form is not None and TASK_KINDS[task.kind].has_choices and text_columns == 1 and question in row
     if form is None or ignores_question:
         expected = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
-        no_question = f' and without a "{question}"' if ignores_question else ""
+        no_question = f' and no "{question}"' if ignores_question else ""
         trained = ", as in training" if text_columns else ""
         columns = listing(row) if row else "(none)"
         raise UserError(f"{place} has the columns {columns}; it must have {expected}{no_question}{trained}.")

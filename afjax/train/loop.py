@@ -382,7 +382,9 @@ def _not_finite(done: _PendingStep, state: State, report: dict[str, Any], folder
     except Exception as error:  # TensorStore raises ValueError for system errors.
         if is_runtime_error(error):  # Another host was lost.
             raise
-        saved = f"The batch's train rows and the state could not be saved to {target} ({system_reason(error)})."
+        saved = (
+            f"The batch's train rows and the state could not be saved completely to {target} ({system_reason(error)})."
+        )
     return UserError(
         f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}). {saved} Lower "
         "train.learning_rate, or inspect those rows."

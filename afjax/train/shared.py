@@ -10,7 +10,7 @@ KEPT = 16
 # How many trunks to keep in memory, and frozen trunks on the devices. A sequential run that trains LayerNorms creates a
 # new trunk per task.
 TRUNKS = 2
-# For how many tasks to keep the rows in memory.
+# For how many target tasks to keep the rows in memory, at least. An experiment keeps the rows of all its tasks.
 ROWS = 4
 
 
@@ -20,7 +20,7 @@ class Shared:
     Pass the same object to several runs as ``RunOptions.shared``. Runs that differ only in name, seed, rows, learning
     rate or schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The
     object keeps the most recently used values: the compiled functions of at most 16 different kinds of runs, at most
-    two trunks with their tokenizers, and the rows of at most four tasks.
+    two trunks with their tokenizers, and the rows of at most four tasks, or of all tasks of an experiment if it has more.
 
     Example:
       >>> from afjax import RunOptions, Shared

@@ -59,7 +59,7 @@ def test_string_labels_are_names_and_integer_labels_are_indices() -> None:
     [
         ({"choices": []}, {}, "file:2 .*no choices.*two"),
         ({"choices": ["red"]}, {}, "file:2 .* 1 choice;.*two"),
-        ({"choices": ["red", ""]}, {}, r"file:2 .*empty choice .*number 1"),
+        ({"choices": ["red", ""]}, {}, r"file:2 .*empty choice .*number 2"),
         ({"choices": ["red", 3]}, {}, "file:2 .*choice 3"),
         ({"choices": "red"}, {}, "file:2 .*'red'.*choices.*list"),
         ({"choices": None}, {}, "file:2 .*None.*choices"),

@@ -31,7 +31,7 @@ from afjax.display.words import one_of
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import Rows
-from afjax.train import single_run
+from afjax.train import planning
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
@@ -292,7 +292,7 @@ def test_resumed_run_keeps_its_padded_lengths(
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
     capsys.readouterr()
     # A later version may choose other lengths for the same rows. The resumed run must use its own lengths.
-    monkeypatch.setattr(single_run, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
+    monkeypatch.setattr(planning, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
     again(config=free)
     assert f"padded to {one_of(recorded)} tokens" in capsys.readouterr().err
     assert recorded != [3, 5, 8]
