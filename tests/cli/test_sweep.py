@@ -660,7 +660,9 @@ def test_interrupt_of_a_terminal_reaches_the_command_as_sigterm(tmp_path: Path) 
         "print('ready', flush=True); time.sleep(60)\n"
     )
     code = (
-        "import sys; from pathlib import Path; from afjax.cli.sweep_runs import run_command\n"
+        "import signal, sys; from pathlib import Path; from afjax.cli.sweep_runs import run_command\n"
+        # The test runner's processes ignore SIGINT.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"run_command([sys.executable, '-c', {command!r}], Path({str(tmp_path / 'log')!r}))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stderr=subprocess.DEVNULL)
