@@ -12,7 +12,7 @@ from afjax.config.adapters import Adapter
 from afjax.config.from_dict import shown
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
-from afjax.config.training import TrainConfig
+from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.host_memory import physical_memory
 from afjax.errors import UserError
@@ -47,8 +47,8 @@ def check_types(
     for name, value, expected in given:
         if not isinstance(value, expected):
             raise UserError(f"{name} is {shown(value)}; pass a {expected.__name__}.")
-    if isinstance(method, MultitaskMethod) and kind is Method:
-        raise UserError("method is a MultitaskMethod, but this function samples no tasks; pass a Method.")
+    if isinstance(method, MultitaskMethod) and kind is Method and method.sampling != SamplingConfig():
+        raise UserError("method.sampling is set, but this function does not sample tasks; pass a Method.")
 
 
 def check_task(task: Any) -> None:

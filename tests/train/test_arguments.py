@@ -11,7 +11,7 @@ from facts import has_facts
 
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
-from afjax.config.training import MeshConfig
+from afjax.config.training import MeshConfig, SamplingConfig
 from afjax.data.splits import Rows
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
@@ -26,6 +26,7 @@ from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 
 FUSION = FusionMethod(adapters=("a",), store="store")
+SAMPLED = MultitaskMethod(sampling=SamplingConfig(steps_per_epoch=2))
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,8 @@ FUSION = FusionMethod(adapters=("a",), store="store")
         (train_fusion, {"method": Method()}, ("method", "FusionMethod")),
         (train_multitask, {"method": Method()}, ("method", "MultitaskMethod")),
         (train_sequential, {"method": "full"}, ("method", "'full'", "Method")),
+        (train_single, {"method": SAMPLED}, ("method.sampling", "Method")),
+        (train_sequential, {"method": SAMPLED}, ("method.sampling", "Method")),
         (train_single, {"options": {"seed": 1}}, ("options", "RunOptions")),
         (train_multitask, {"options": None}, ("options", "RunOptions")),
         (train_single, {"config": 1e-3}, ("config", "TrainConfig")),

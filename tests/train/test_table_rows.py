@@ -1,6 +1,7 @@
 """Recipes accept tables instead of rows, and make dev rows if there are none."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -138,16 +139,18 @@ def test_other_recipes_accept_tables(
         config=settings,
     )
     assert fused.labels == ("few", "many")
-    head = MultitaskMethod(partition="head", sampling=SamplingConfig(steps_per_epoch=2))
-    shared: dict[str, Any] = {"method": head, "config": settings}
-    joint = train_multitask(tiny_trunk, [task], data, workdir=tmp_path / "m", **shared)
-    sequence = train_sequential(tiny_trunk, [task], data, workdir=tmp_path / "s", **shared)
+    sampled = MultitaskMethod(partition="head", sampling=SamplingConfig(steps_per_epoch=2))
+    jointly: Any = functools.partial(train_multitask, tiny_trunk, [task], method=sampled, config=settings)
+    in_sequence: Any = functools.partial(
+        train_sequential, tiny_trunk, [task], method=Method(partition="head"), config=settings
+    )
+    joint, sequence = jointly(data, workdir=tmp_path / "m"), in_sequence(data, workdir=tmp_path / "s")
     for model in (joint["quantity"], sequence.models["quantity"]):
         assert model.labels == ("few", "many")
-    for train in (train_multitask, train_sequential):
+    for train in (jointly, in_sequence):
         for bad in ({}, tables, [tables]):
             with pytest.raises(UserError):
-                train(tiny_trunk, [task], bad, workdir=tmp_path / "bad", **shared)  # type: ignore[operator]
+                train(bad, workdir=tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
 
 
