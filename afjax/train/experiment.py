@@ -349,16 +349,10 @@ class _Experiment:
         return fusion_training(trunk, task, data, method, workdir=folder, config=config.train, options=options)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
-        config, options = self.config, self._options(self.config.name)
-        assert isinstance(config.method, MultitaskMethod)
+        config, method, options = self.config, self.config.method, self._options(self.config.name)
+        assert isinstance(method, MultitaskMethod)
         trained = train_multitask(
-            self.trunk,
-            config.tasks,
-            self._data(),
-            workdir=folder,
-            method=config.method,
-            config=config.train,
-            options=options,
+            self.trunk, config.tasks, self._data(), workdir=folder, method=method, config=config.train, options=options
         )
         models = self._with_named_trunk(list(trained.values()))
         return models, results_of(models, f"{config.partition}, multitask")
