@@ -65,9 +65,9 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
 
 
 def count_planned(workdir: epath.Path) -> int:
-    """Counts the runs that a sweep, or one host's part of it, plans, including those that have not started.
+    """Counts the planned runs of a sweep, or of one host's part, including runs that have not started.
 
-    It is 0 if the folder is not a sweep's.
+    If the folder does not belong to a sweep, the result is 0.
 
     Raises:
       UserError: The sweep's record is damaged.

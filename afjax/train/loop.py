@@ -373,7 +373,10 @@ def _not_finite(done: _PendingStep, state: State, report: dict[str, Any], folder
 
     loss = float(done.scalars["loss"])
     target = folder / f"not_finite_step_{done.number}"
-    saved = f"The batch's train rows and the state before that step are in {target}."
+    advice = (
+        f"The batch's train rows and the state before that step are in {target}. Lower train.learning_rate, or inspect "
+        "those rows."
+    )
     try:
         with quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(absolute(target / "state"), state, force=True)
@@ -382,10 +385,8 @@ def _not_finite(done: _PendingStep, state: State, report: dict[str, Any], folder
     except Exception as error:  # TensorStore raises ValueError for system errors.
         if is_runtime_error(error):  # Another host was lost.
             raise
-        saved = (
-            f"The batch's train rows and the state could not be saved completely to {target} ({system_reason(error)})."
+        advice = (
+            f"The batch's train rows and the state could not be saved completely to {target} ({system_reason(error)}). "
+            "Lower train.learning_rate."
         )
-    return UserError(
-        f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}). {saved} Lower "
-        "train.learning_rate, or inspect those rows."
-    )
+    return UserError(f"The loss or a gradient stopped being finite at step {done.number} (loss {loss}). {advice}")

@@ -17,6 +17,7 @@ from afjax.analysis.dev_rows import DevEvaluation, Mistake
 from afjax.analysis.report import SECTIONS, EvaluatedResult, make_page
 from afjax.analysis.unfinished import UnfinishedRun, count_planned, find_unfinished
 from afjax.analysis.workdirs import ExperimentRecord, find_best, find_experiments
+from afjax.cli.sweep_plan import Run, part_of
 from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
@@ -194,6 +195,23 @@ def test_several_runs(tmp_path: Path) -> None:
         "runs top_k task dev metric mean ± std seeds runs/b0 98 target accuracy 0.6500 0 runs/a0, runs/a1 97 target "
         "accuracy 0.6000 ± 0.1414 0, 1" in words
     )
+
+
+def test_planned_runs_of_one_host_are_those_of_its_part(tmp_path: Path) -> None:
+    assert count_planned(epath.Path(tmp_path)) == 0
+    seeds, counts = list(range(7)), []
+    runs = [Run({}, seed) for seed in seeds]
+    for host in range(3):
+        folder = tmp_path / f"host-{host}-of-3"
+        folder.mkdir()
+        (folder / "sweep.json").write_text(json.dumps({"grid": {}, "seeds": seeds}))
+        counts.append(count_planned(epath.Path(folder)))
+        assert counts[-1] == len(part_of(runs, host, 3))
+    assert counts == [2, 2, 3]
+    (tmp_path / "sweep.json").write_text(json.dumps({"grid": {"top_k": 1}, "seeds": seeds}))
+    with pytest.raises(UserError) as refused:
+        count_planned(epath.Path(tmp_path))
+    assert has_facts(str(refused.value), str(tmp_path / "sweep.json"), "damaged", "afjax sweep")
 
 
 def test_failed_and_stopped_runs_of_a_sweep_are_listed(tmp_path: Path) -> None:
