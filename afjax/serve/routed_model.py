@@ -294,13 +294,10 @@ class RoutedModel:
     def _outputs_in(self, batches: Sequence[RoutedBatch], parts: Sequence[Sequences]) -> list[np.ndarray]:
         """Computes :meth:`outputs` in the given batches."""
         outputs = [self._empty_outputs(part) for part in parts]
-
-        def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
+        jobs = [(batch, [parts[number].task for number, _ in batch.members]) for batch in batches]
+        for (batch, tasks), results in zip(jobs, self._runner.run(parts, jobs), strict=True):
             for row, ((number, index), task) in enumerate(zip(batch.members, tasks, strict=True)):
                 self._store(outputs[number][index], task, results, (row,))
-
-        jobs = ((batch, [parts[number].task for number, _ in batch.members]) for batch in batches)
-        self._runner.run(parts, jobs, store)
         return outputs
 
     def attention(self, parts: Sequence[Sequences]) -> list[dict[str, np.ndarray]]:
@@ -316,18 +313,15 @@ class RoutedModel:
         numbers = [number for number, part in enumerate(parts) if part.task and part.task.model.model.fusion_name]
         fused = [parts[number] for number in numbers]
         found: list[dict[str, np.ndarray]] = [{} for _ in parts]
-
-        def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
+        batches = self._batches(fused) if fused else []
+        jobs = [(batch, [fused[number].task for number, _ in batch.members]) for batch in batches]
+        for (batch, tasks), results in zip(jobs, self._runner.run(fused, jobs, "attention"), strict=True):
             for row, ((number, index), task) in enumerate(zip(batch.members, tasks, strict=True)):
                 assert task is not None, "tasks without a fusion are left out"
                 own = found[numbers[number]]
                 for slot, attention in fusion_attention_of(task, self._plan, results).items():
                     shape = (len(fused[number]), *attention.shape[1:])
                     own.setdefault(slot, np.zeros(shape, np.float32))[index] = attention[row]
-
-        batches = self._batches(fused) if fused else []
-        jobs = ((batch, [fused[number].task for number, _ in batch.members]) for batch in batches)
-        self._runner.run(fused, jobs, store, kind="attention")
         return found
 
     def outputs_of_all(self, group: SharedSequences) -> list[np.ndarray]:
@@ -354,15 +348,11 @@ class RoutedModel:
                 return self._outputs_in(by_rows, parts)
         outputs = [self._empty_outputs(part) for part in parts]
         number_of = {task: number for number, task in enumerate(group.tasks)}
-
-        def store(batch: RoutedBatch, tasks: Sequence[ServedTask | None], results: Any) -> None:
+        jobs = [(batch, chunk) for batch in batches for chunk in chunks]
+        for (batch, tasks), results in zip(jobs, self._runner.run(parts, jobs, "all"), strict=True):
             for row, (_, index) in enumerate(batch.members):
                 for place, task in enumerate(tasks):
-                    assert task is not None, "a group contains only tasks"
                     self._store(outputs[number_of[task]][index], task, results, (row, place))
-
-        jobs = ((batch, chunk) for batch in batches for chunk in chunks)
-        self._runner.run(parts, jobs, store, kind="all")
         return outputs
 
     def _fitting_chunks(self, tasks: Sequence[ServedTask]) -> Iterator[Sequence[ServedTask]]:

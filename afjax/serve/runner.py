@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -109,33 +109,29 @@ class Runner:
         self,
         parts: Sequence[Sequences],
         jobs: Iterable[tuple[RoutedBatch, Sequence[ServedTask | None]]],
-        store: Callable[[RoutedBatch, Sequence[ServedTask | None], Any], None],
-        *,
         kind: ProgramKind = "rows",
-    ) -> None:
+    ) -> Iterator[Any]:
         """Computes batches.
 
         Args:
           parts: The sequences of the batches.
           jobs: Batches with their tasks: one task per row or, for the kind ``"all"``, the tasks to run on all rows.
-          store: Called with each batch, its tasks and the results on the host.
           kind: The kind of program.
+
+        Yields:
+          The results of each batch, on the host.
         """
-        under_way: list[tuple[RoutedBatch, Sequence[ServedTask | None], Any]] = []
-
-        def fetch() -> None:
-            batch, tasks, results = under_way.pop(0)
-            store(batch, tasks, jax.device_get(results))
-
+        previous = None
         for batch, tasks in jobs:
             inputs = batch.inputs(parts, self._plan.trunk.pad_id)
             with self._lock:
-                under_way.append((batch, tasks, self._start(inputs, tasks, kind)))
+                started = self._start(inputs, tasks, kind)
             # Results are fetched one batch late, so that the host builds the next batch while the device computes.
-            if len(under_way) > 1:
-                fetch()
-        while under_way:
-            fetch()
+            if previous is not None:
+                yield jax.device_get(previous)
+            previous = started
+        if previous is not None:
+            yield jax.device_get(previous)
 
     def _start(self, inputs: Batch, tasks: Sequence[ServedTask | None], kind: ProgramKind) -> Any:
         """Copies the entries of a batch's tasks to the device, then starts the batch."""
