@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -20,7 +22,7 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.serve.batcher import Batcher, ClosedError, Part, PartOutputs, QueueFullError, TooLargeError
 from afjax.serve.bodies import parse_predict, parse_predict_all
-from afjax.serve.columns import groups_with_equal_columns, pick_task_input
+from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, pick_task_input
 from afjax.serve.metrics import Metrics
 from afjax.serve.origins import OriginMiddleware
 from afjax.serve.page import PAGE, SCRIPT, STYLE
@@ -72,28 +74,19 @@ class _Service:
     def __init__(self, model: RoutedModel, load: Callable[[str], TaskModel] | None, config: ServerConfig) -> None:
         self._model, self._load, self._config = model, load, config
         self._metrics = Metrics(self._num_sequences, lambda: len(model.names))
-        self._batcher: Batcher[Sequences, np.ndarray] = Batcher(
-            model.outputs,
-            max_batch=model.max_batch,
-            max_wait_s=config.max_wait_ms / 1000,
-            max_queue=config.max_queue,
-            on_batch=self._metrics.record_batch,
+        batcher: Any = functools.partial(Batcher, max_queue=config.max_queue, on_batch=self._metrics.record_batch)
+        self._batcher: Batcher[Sequences, np.ndarray] = batcher(
+            model.outputs, max_batch=model.max_batch, max_wait_s=config.max_wait_ms / 1000
         )
         # A request for many adapters per row fills batches by itself, so it does not wait for other requests.
-        self._all_batcher: Batcher[SharedSequences, list[np.ndarray]] = Batcher(
-            lambda groups: [model.outputs_of_all(group) for group in groups],
-            max_batch=1,
-            max_wait_s=0.0,
-            max_queue=config.max_queue,
-            on_batch=self._metrics.record_batch,
+        self._all_batcher: Batcher[SharedSequences, list[np.ndarray]] = batcher(
+            lambda groups: [model.outputs_of_all(group) for group in groups], max_batch=1, max_wait_s=0.0
         )
         # Few requests need the attention, so it is computed separately from the other requests' batches.
-        self._attention_batcher: Batcher[Sequences, tuple[np.ndarray, dict[str, np.ndarray]]] = Batcher(
+        self._attention_batcher: Batcher[Sequences, tuple[np.ndarray, dict[str, np.ndarray]]] = batcher(
             lambda parts: list(zip(model.outputs(parts), model.attention(parts), strict=True)),
             max_batch=model.max_batch,
             max_wait_s=0.0,
-            max_queue=config.max_queue,
-            on_batch=self._metrics.record_batch,
         )
         self._changing = asyncio.Lock()
 
@@ -175,29 +168,31 @@ class _Service:
 
     async def _measured(self, answer: Coroutine[Any, Any, Response]) -> Response:
         """Counts a request and measures its latency."""
-        with self._metrics.timed_request() as outcome:
-            try:
-                response = await answer
-            except HTTPException as error:
-                outcome.status = error.status_code
-                raise
-            outcome.status = response.status_code
+        begin, status = time.perf_counter(), 500
+        try:
+            response = await answer
+            status = response.status_code
+        except HTTPException as error:
+            status = error.status_code
+            raise
+        finally:
+            self._metrics.record_request(status, time.perf_counter() - begin)
         return response
 
     async def _predict(self, request: Request) -> Response:
-        body = parse_predict(await self._body(request), self._config)
-        names = body.names
+        rows, fusion_attention = parse_predict(await self._body(request), self._config)
+        names = [row[ADAPTER_COLUMN] for row in rows]
 
         def read() -> list[Sequences]:
             tasks = {name: self._model.task(name) for name in dict.fromkeys(names) if name is not None}
             task_of_row = [None if name is None else tasks[name] for name in names]
             inputs = [
                 pick_task_input(f"rows[{index}]", row, task)
-                for index, (row, task) in enumerate(zip(body.rows, task_of_row, strict=True))
+                for index, (row, task) in enumerate(zip(rows, task_of_row, strict=True))
             ]
             return self._model.read(inputs, names)
 
-        if body.fusion_attention:
+        if fusion_attention:
             parts, results = await self._compute(request, self._attention_batcher, len(names), read)
             outputs, attention = [result[0] for result in results], [result[1] for result in results]
         else:
@@ -211,8 +206,8 @@ class _Service:
     async def _predict_all(self, request: Request) -> Response:
         if not self._config.predict_all:
             raise HTTPException(403, "This server does not predict rows with all adapters.")
-        body = parse_predict_all(await self._body(request), self._config)
-        rows, names = body.rows, list(self._model.names if body.names is None else body.names)
+        rows, given_names = parse_predict_all(await self._body(request), self._config)
+        names = list(self._model.names) if given_names is None else given_names
         if not names:
             raise HTTPException(404, "No adapter is in service.")
 

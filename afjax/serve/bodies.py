@@ -1,6 +1,5 @@
 """Parses and validates the bodies of HTTP requests before anything is computed."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -13,43 +12,16 @@ _PREDICT_FORM = 'The body must be {"rows": [...]} with at least one row, and opt
 _ALL_FORM = 'The body must be {"rows": [...]} with at least one row, and optionally "adapters": a list of names.'
 
 
-@dataclasses.dataclass(frozen=True)
-class PredictBody:
-    """The body of ``POST /predict``.
-
-    Attributes:
-      rows: Each row's columns. The column ``adapter`` is a name or None.
-      fusion_attention: Whether to return the attention over adapters.
-    """
-
-    rows: list[dict[str, Any]]
-    fusion_attention: bool
-
-    @property
-    def names(self) -> list[str | None]:
-        """Each row's adapter name, or None for an embedding."""
-        return [row[ADAPTER_COLUMN] for row in self.rows]
-
-
-@dataclasses.dataclass(frozen=True)
-class PredictAllBody:
-    """The body of ``POST /predict_all``.
-
-    Attributes:
-      rows: Each row's columns.
-      names: The adapters, or None for all.
-    """
-
-    rows: list[dict[str, Any]]
-    names: list[str] | None
-
-
-def parse_predict(body: bytes, config: ServerConfig) -> PredictBody:
+def parse_predict(body: bytes, config: ServerConfig) -> tuple[list[dict[str, Any]], bool]:
     """Parses the body of ``POST /predict``.
 
     Args:
       body: The body, a JSON object with ``rows`` and optionally ``fusion_attention``.
       config: The server's limits.
+
+    Returns:
+      Each row's columns, and whether to return the attention over adapters. The column ``adapter`` is a name, or None
+      for an embedding.
 
     Raises:
       HTTPException: The body does not have this form, or exceeds a limit.
@@ -64,15 +36,18 @@ def parse_predict(body: bytes, config: ServerConfig) -> PredictBody:
             raise HTTPException(400, f'rows[{index}] must be an object with the field "{ADAPTER_COLUMN}".')
         if not (row[ADAPTER_COLUMN] is None or isinstance(row[ADAPTER_COLUMN], str)):
             raise HTTPException(400, f'rows[{index}]: "{ADAPTER_COLUMN}" must be a name, or null for an embedding.')
-    return PredictBody(rows, fusion_attention)
+    return rows, fusion_attention
 
 
-def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
+def parse_predict_all(body: bytes, config: ServerConfig) -> tuple[list[dict[str, Any]], list[str] | None]:
     """Parses the body of ``POST /predict_all``.
 
     Args:
       body: The body, a JSON object with ``rows`` and optionally ``adapters``.
       config: The server's limits.
+
+    Returns:
+      Each row's columns, and the names of the adapters, or None for all.
 
     Raises:
       HTTPException: The body does not have this form, or exceeds a limit.
@@ -92,7 +67,7 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> PredictAllBody:
             raise HTTPException(
                 400, f'rows[{index}] has the field "{ADAPTER_COLUMN}"; list adapters for all rows in "adapters".'
             )
-    return PredictAllBody(rows, names)
+    return rows, names
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -1,21 +1,11 @@
 """Counts and times the server's requests, and formats the metrics for Prometheus."""
 
-import contextlib
-import dataclasses
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-
-@dataclasses.dataclass
-class Outcome:
-    """A request's outcome. The status is set once it is known."""
-
-    status: int = 500
 
 
 class Metrics:
@@ -41,15 +31,10 @@ class Metrics:
         adapters = Gauge("afjax_adapters", "Adapters, fusions and heads being served", registry=registry)
         adapters.set_function(num_adapters)
 
-    @contextlib.contextmanager
-    def timed_request(self) -> Iterator[Outcome]:
-        """Counts a request and measures its latency; the block sets the status."""
-        begin, outcome = time.perf_counter(), Outcome()
-        try:
-            yield outcome
-        finally:
-            self._requests.labels(str(outcome.status)).inc()
-            self._seconds.observe(time.perf_counter() - begin)
+    def record_request(self, status: int, seconds: float) -> None:
+        """Counts a request by its HTTP status, and records its latency."""
+        self._requests.labels(str(status)).inc()
+        self._seconds.observe(seconds)
 
     def record_rows(self, names: Sequence[str | None]) -> None:
         """Counts predicted rows by adapter name."""
