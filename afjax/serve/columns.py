@@ -1,10 +1,10 @@
 """Selects each task's columns from rows in data files and HTTP requests."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from afjax.config.tasks import TaskConfig
-from afjax.serve.requests import ServedTask
+from afjax.serve.requests import ServedTask, grouped
 from afjax.tasks.prediction_rows import pick_input
 
 # The column with the name of a row's adapter, fusion or head.
@@ -33,9 +33,9 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
 
 def groups_with_equal_columns(tasks: Iterable[ServedTask]) -> list[list[ServedTask]]:
     """Groups tasks that use the same columns of a row."""
-    groups: dict[tuple[Any, ...], list[ServedTask]] = {}
-    for task in tasks:
+
+    def columns(task: ServedTask) -> Hashable:
         config = task.model.task
-        columns = (config.kind, config.text_a, config.text_b, config.choices, task.model.text_columns)
-        groups.setdefault(columns, []).append(task)
-    return list(groups.values())
+        return config.kind, config.text_a, config.text_b, config.choices, task.model.text_columns
+
+    return grouped(tasks, columns)

@@ -65,11 +65,9 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
     """
     if kind == "heads":
         return load_task_model(store_folder, trunk, head=name)
-    return (
-        load_task_model(store_folder, trunk, adapter=name)
-        if kind == "adapters"
-        else load_task_model(store_folder, trunk, fusion=name)
-    )
+    if kind == "adapters":
+        return load_task_model(store_folder, trunk, adapter=name)
+    return load_task_model(store_folder, trunk, fusion=name)
 
 
 def find_artifact(store_folder: str | Path, name: str) -> tuple[str, str]:

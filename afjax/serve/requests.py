@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree
 from afjax.trunk.embedding import EmbeddingConfig, embedding_rows
 
-Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 
 class UnknownTaskError(UserError):
@@ -115,12 +115,12 @@ def read_rows(
     return Sequences(task, data, tuple(rows))
 
 
-def positions(keys: Iterable[Key]) -> dict[Key, list[int]]:
-    """Groups positions by key: ``{key: [position, ...]}``."""
-    found: dict[Key, list[int]] = {}
-    for position, key in enumerate(keys):
-        found.setdefault(key, []).append(position)
-    return found
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
+    """Groups items with equal keys, in the order of each group's first item."""
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
 
 def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> AnyRows:
@@ -155,12 +155,12 @@ def _as_split(task: ServedTask, texts: Sequence[Any]) -> AnyRows:
 
 def groups_with_equal_tokens(tasks: Sequence[ServedTask]) -> list[list[ServedTask]]:
     """Groups tasks that tokenize and truncate rows identically."""
-    groups: dict[Any, list[ServedTask]] = {}
-    for task in tasks:
+
+    def key(task: ServedTask) -> Hashable:
         config = task.model.task
-        key = (TASK_KINDS[config.kind].tokenize, config.span, task.model.max_length)
-        groups.setdefault(key, []).append(task)
-    return list(groups.values())
+        return TASK_KINDS[config.kind].tokenize, config.span, task.model.max_length
+
+    return grouped(tasks, key)
 
 
 def predict_rows(part: Sequences, outputs: Float[np.ndarray, "sequences ..."]) -> list[dict[str, Any]]:

@@ -28,8 +28,8 @@ from afjax.serve.requests import (
     UnknownTaskError,
     check_rows,
     fusion_attention_of,
+    grouped,
     groups_with_equal_tokens,
-    positions,
     predict_groups,
     predict_parts,
     read_rows,
@@ -221,11 +221,13 @@ class RoutedModel:
             )
         tasks = self._check_names([name for name in adapters if name is not None])
         # Single texts and pairs are tokenized separately, even if they are for the same task.
-        numbers = positions((name, isinstance(row, str)) for name, row in zip(adapters, rows, strict=True))
-        return [
-            self._read(None if name is None else tasks[name], [rows[number] for number in own], own)
-            for (name, _), own in numbers.items()
-        ]
+        groups = grouped(range(len(rows)), lambda number: (adapters[number], isinstance(rows[number], str)))
+        parts = []
+        for numbers in groups:
+            name = adapters[numbers[0]]
+            task = None if name is None else tasks[name]
+            parts.append(self._read(task, [rows[number] for number in numbers], numbers))
+        return parts
 
     def predict_all(self, rows: Iterable[Any], names: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
         """Predicts each row with several tasks.
@@ -271,7 +273,7 @@ class RoutedModel:
         groups = []
         for group in groups_with_equal_tokens([tasks[name] for name in names]):
             # As in read, single texts and pairs are tokenized separately.
-            for numbers in positions(isinstance(row, str) for row in rows).values():
+            for numbers in grouped(range(len(rows)), lambda number: isinstance(rows[number], str)):
                 own = [rows[number] for number in numbers]
                 first = self._read(group[0], own, numbers)
                 for task in group[1:]:
@@ -529,15 +531,9 @@ def _first_that_takes(name: str, form: Any, bank_forms: Sequence[Any]) -> int:
 
 def _slot_forms(models: Iterable[TaskModel]) -> list[SlotForm]:
     forms = [form for model in models if (form := slot_form(model.model)) is not None]
-    groups: dict[SlotForm, list[SlotForm]] = {}
-    for form in forms:
-        groups.setdefault(form.key(), []).append(form)
-    return [widest_slot_form(group) for group in groups.values()]
+    return [widest_slot_form(group) for group in grouped(forms, SlotForm.key)]
 
 
 def _head_forms(models: Iterable[TaskModel]) -> list[HeadForm]:
-    groups: dict[HeadForm, list[HeadForm]] = {}
-    for model in models:
-        form = head_form(model.model, model.num_outputs)
-        groups.setdefault(form.key(), []).append(form)
-    return [max(group, key=lambda form: form.num_outputs) for group in groups.values()]
+    forms = [head_form(model.model, model.num_outputs) for model in models]
+    return [max(group, key=lambda form: form.num_outputs) for group in grouped(forms, HeadForm.key)]
