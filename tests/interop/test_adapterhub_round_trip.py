@@ -25,6 +25,7 @@ from afjax.interop.adapterhub.families import library_family
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Part, envelope, read_part, write_part
 from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
+from afjax.interop.heads import HeadRecord
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.pretrained import Trunk
@@ -201,12 +202,14 @@ def test_round_trip_preserves_heads(config: HeadConfig, task: tuple[TaskConfig, 
     ]
     tree = head_tree(config, about.kind in ("span", "tagging"), outputs, seed)
     theirs, tensors = write_head(config, tree, "h", about, labels, None)
-    part = write_and_read(HEAD, theirs, tensors, "h", own_head(config, about, 16, {"accuracy": 0.5}, 3, 2))
-    assert read_head(part, "h", ENCODER).text_columns == 2
-    head = read_head(part, "h", ENCODER)
-    assert (head.config, head.task, head.labels, head.num_outputs) == (config, about, labels, outputs)
-    assert (head.max_length, head.metrics, head.seed) == (16, {"accuracy": 0.5}, 3)
-    check_same_bits(tree, head.params)
+    record = HeadRecord(
+        config=config, task=about, labels=labels, metrics={"accuracy": 0.5}, seed=3, max_length=16, text_columns=2
+    )
+    part = write_and_read(HEAD, theirs, tensors, "h", own_head(record))
+    record_read, params = read_head(part, "h", ENCODER)
+    assert record_read == record
+    assert params["output"]["bias"].shape == (outputs,)
+    check_same_bits(tree, params)
 
 
 def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
@@ -220,11 +223,14 @@ def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:
     task = TaskConfig(name="t", kind="regression", scale=5.0)
     head = head_tree(HeadConfig(pooling="first"), False, 1, 1)
     settings, tensors = write_head(HeadConfig(pooling="first"), head, "h", task, (), None)
-    part = write_and_read(HEAD, settings, tensors, "h", own_head(HeadConfig(pooling="first"), task, 16, {}, 0))
-    assert read_head(part, "h", ENCODER).text_columns is None
-    read = read_head(part, "h", ENCODER)
-    assert read.task.scale == 1.0
-    np.testing.assert_array_equal(read.params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
+    record = HeadRecord(
+        config=HeadConfig(pooling="first"), task=task, labels=(), metrics={}, seed=0, max_length=16, text_columns=None
+    )
+    part = write_and_read(HEAD, settings, tensors, "h", own_head(record))
+    record_read, params = read_head(part, "h", ENCODER)
+    assert record_read.text_columns is None
+    assert record_read.task.scale == 1.0
+    np.testing.assert_array_equal(params["output"]["kernel"], head["output"]["kernel"] * np.float32(5))
 
 
 def test_round_trip_preserves_a_fusion_with_its_adapters_and_head(bert: Folders, tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from afjax import store
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
-from afjax.config.heads import stored_head
-from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapters import own_adapter, write_adapter
 from afjax.interop.adapterhub.families import library_family
@@ -29,8 +27,9 @@ from afjax.interop.adapterhub.files import (
 )
 from afjax.interop.adapterhub.fusion import own_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, write_head
-from afjax.interop.facts import facts_of, without_paths
+from afjax.interop.facts import facts_of
 from afjax.interop.folders import check_new_folder, new_folder
+from afjax.interop.heads import head_record
 from afjax.model.stored import head_to_share
 from afjax.store import Artifact, Manifest
 
@@ -176,16 +175,10 @@ class _Writer:
 
     def head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("heads", name)
-        manifest = loaded.manifest
-        values = dict(manifest.config)
-        max_length = values.pop("max_length")
-        del values["num_outputs"]
-        text_columns = values.pop("text_columns", None)
-        config = stored_head(values, f'the config of head "{name}"')
-        task = without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{name}"'))
-        settings, tensors = write_head(config, loaded.params, name, task, manifest.labels, self.num_choices)
-        own_fields = own_head(config, task, max_length, manifest.metrics, manifest.seed, text_columns)
-        write_part(folder, HEAD, envelope(settings, manifest.trunk, name, **{OWN: own_fields}), tensors, self.weights)
+        record = head_record(loaded.manifest)
+        settings, tensors = write_head(record.config, loaded.params, name, record.task, record.labels, self.num_choices)
+        values = envelope(settings, loaded.manifest.trunk, name, **{OWN: own_head(record)})
+        write_part(folder, HEAD, values, tensors, self.weights)
         return [(f"head {name}", folder)]
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:

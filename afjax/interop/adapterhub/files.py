@@ -15,7 +15,7 @@ import dataclasses
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.adapterhub.families import LibraryFamily, library_family
 from afjax.interop.facts import Facts
+from afjax.interop.tensors import check_shapes
 from afjax.storage import json_files
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.weight_files import read_tensors
@@ -220,7 +221,7 @@ def _key_pattern(family: LibraryFamily) -> re.Pattern[str]:
 
 def stacked(
     part: Part,
-    found: dict[tuple[str, int], dict[str, np.ndarray]],
+    found: Mapping[tuple[str, int], Mapping[str, np.ndarray]],
     wanted: Mapping[tuple[str, int], Mapping[str, tuple[int, ...]]],
 ) -> dict[tuple[str, str], np.ndarray]:
     """Stacks tensors over layers: ``{(slot, rest of the key): [layers, ...]}``.
@@ -229,52 +230,26 @@ def stacked(
 
     Args:
       part: The part, for error messages.
-      found: The result of :func:`module_tensors`. Stacked tensors are removed from it.
+      found: The result of :func:`module_tensors`.
       wanted: The expected tensors and their shapes.
 
     Raises:
       UserError: Tensors are missing, unexpected or of the wrong shape.
     """
-    sublayers = part.family.sublayers
+
+    def titled(modules: Mapping[tuple[str, int], Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            f"layer {layer} {part.family.sublayers[slot]} {leaf}": value
+            for (slot, layer), leaves in modules.items()
+            for leaf, value in leaves.items()
+        }
+
+    check_shapes(part.where, titled(wanted), {title: tensor.shape for title, tensor in titled(found).items()})
     rows: dict[tuple[str, str], list[np.ndarray]] = {}
-    missing, wrong = [], []
     for (slot, layer), leaves in wanted.items():
-        tensors = found.get((slot, layer), {})
-        for leaf, shape in leaves.items():
-            title = f"layer {layer} {sublayers[slot]} {leaf}"
-            tensor = tensors.pop(leaf, None)
-            if tensor is None:
-                missing.append(title)
-            elif tensor.shape != shape:
-                wrong.append(f"{title} {list(tensor.shape)} (expected: {list(shape)})")
-            else:
-                rows.setdefault((slot, leaf), []).append(tensor.astype(np.float32))
-    extra = [f"layer {layer} {sublayers[slot]} {leaf}" for (slot, layer), unused in found.items() for leaf in unused]
-    check_fits(part, missing, extra, wrong)
+        for leaf in leaves:
+            rows.setdefault((slot, leaf), []).append(found[slot, layer][leaf].astype(np.float32))
     return {key: np.stack(tensors) for key, tensors in rows.items()}
-
-
-def check_fits(part: Part, missing: Iterable[str], extra: Iterable[str], wrong: Sequence[str]) -> None:
-    """Raises UserError if tensors are missing, unknown or of the wrong shape.
-
-    The message lists the tensors.
-
-    Args:
-      part: The part, for error messages.
-      missing, extra: Names of missing and unknown tensors.
-      wrong: Descriptions of mismatched tensors: name, actual shape and expected shape.
-    """
-    listed = [*(f"-{title}" for title in missing), *(f"+{title}" for title in extra)]
-    if listed:
-        raise UserError(
-            f"{part.where}: the tensors do not match the config (- missing, + unknown): {first_of(listed)}. Download "
-            "both files again, or use the trunk that they were trained on."
-        )
-    if wrong:
-        raise UserError(
-            f"{part.where}: some tensor shapes do not match the config and the trunk: {first_of(wrong)}; use the "
-            "trunk that the weights were trained on."
-        )
 
 
 def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:

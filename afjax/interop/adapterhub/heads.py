@@ -5,7 +5,6 @@ except the last. Its linear layers therefore have the indices 1, 4, 7, ..., or 1
 static head is the built-in head of a Hugging Face model and keeps that model's tensor names.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +16,10 @@ from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
 from afjax.interop.adapterhub.families import LIBRARY_FAMILIES
-from afjax.interop.adapterhub.files import OWN, Part, check_fits, dropout_rate
+from afjax.interop.adapterhub.files import OWN, Part, dropout_rate
+from afjax.interop.heads import HeadRecord, head_params, head_tensors
 from afjax.interop.model_heads import CHOICE, MODEL_CLASSES, SEQUENCE, SPAN, TOKEN, HeadLayout, check_trunk_fields
+from afjax.interop.tensors import check_shapes, linear_shapes
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
@@ -45,25 +46,13 @@ _STATIC: Mapping[str, tuple[str, HeadLayout]] = {
 _DEFAULT_LENGTH = 128
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReadHead:
-    """A head with its task and the other metadata that a store records for heads."""
-
-    config: HeadConfig
-    params: Tree
-    task: TaskConfig
-    labels: tuple[str, ...]
-    num_outputs: int
-    max_length: int
-    metrics: Mapping[str, float]
-    seed: int
-    text_columns: int | None
-
-
-def read_head(part: Part, name: str, trunk: Trunk) -> ReadHead:
+def read_head(part: Part, name: str, trunk: Trunk) -> tuple[HeadRecord, Tree]:
     """Converts a head from the library's format.
 
     The task is called ``name`` unless afjax wrote the part and recorded the task.
+
+    Returns:
+      The head's metadata and its parameters (float32).
 
     Raises:
       UserError: afjax does not support the head, or the tensors do not match its settings and the trunk.
@@ -79,25 +68,17 @@ def read_head(part: Part, name: str, trunk: Trunk) -> ReadHead:
         choices = settings.get("num_choices")
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
             raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
-    linear = _linear_layers(part, modules, outputs, trunk.config)
-    output = linear[-1]
-    params: Tree = {"output": output}
-    hidden = linear[:-1]
-    if TASK_KINDS[kind].reads == "pooled" and config.pooler == "head":
-        params["pooler"], *hidden = hidden
-    if hidden:
-        params["hidden"] = {str(layer): leaves for layer, leaves in enumerate(hidden)}
-    return ReadHead(
+    tensors = _tensors(part, modules, outputs, trunk.config)
+    record = HeadRecord(
         config=config,
-        params=params,
         task=task,
         labels=labels,
-        num_outputs=outputs,
         max_length=_max_length(own_fields, trunk.config, part.where),
         metrics=part.facts.metrics,
         seed=part.facts.seed,
         text_columns=own_fields["text_columns"] if own_fields.get("text_columns") in (1, 2) else None,
     )
+    return record, head_params(record, tensors, modules)
 
 
 def write_head(
@@ -105,20 +86,12 @@ def write_head(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Converts a head to the library's settings and tensors.
 
-    A regression task's scale is folded into the output layer, which gives the same predictions.
-
     Raises:
       UserError: The library does not support the head, or the number of choices is unknown.
     """
     settings = head_settings(config, task, labels, num_choices, name)
-    linear = [tree["pooler"]] if "pooler" in tree else []
-    linear += [tree["hidden"][layer] for layer in sorted(tree.get("hidden", {}), key=int)]
-    output = {leaf: np.asarray(array) * np.float32(task.scale) for leaf, array in tree["output"].items()}
-    tensors = {}
-    for number, leaves in enumerate([*linear, output if task.scale != 1.0 else tree["output"]]):
-        tensors[f"heads.{name}.{3 * number + 1}.weight"] = np.asarray(leaves["kernel"]).T
-        tensors[f"heads.{name}.{3 * number + 1}.bias"] = np.asarray(leaves["bias"])
-    return settings, tensors
+    modules = [f"heads.{name}.{3 * number + 1}" for number in range(settings["layers"])]
+    return settings, head_tensors(tree, task.scale, modules)
 
 
 def head_settings(
@@ -163,27 +136,11 @@ def head_settings(
     return {**settings, "bias": True} if pooled else settings
 
 
-def own_head(
-    config: HeadConfig,
-    task: TaskConfig,
-    max_length: int,
-    metrics: Mapping[str, Any],
-    seed: int,
-    text_columns: int | None = None,
-) -> dict[str, Any]:
-    """Returns afjax's extra fields in a head's file, for :func:`read_head`.
-
-    The task's scale is 1, because :func:`write_head` folds the actual one into the output layer.
-    """
-    task = dataclasses.replace(task, scale=1.0)
-    return {
-        "config": to_dict(config),
-        "task": to_dict(task),
-        "max_length": max_length,
-        "metrics": dict(metrics),
-        "seed": seed,
-        **({} if text_columns is None else {"text_columns": text_columns}),
-    }
+def own_head(record: HeadRecord) -> dict[str, Any]:
+    """Returns afjax's extra fields in a head's file, for :func:`read_head`."""
+    values = to_dict(record.as_exported())
+    # The library's settings have the labels.
+    return {name: value for name, value in values.items() if name != "labels" and value is not None}
 
 
 def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
@@ -299,36 +256,18 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
     return HeadConfig(pooler="none", hidden_layers=hidden, activation=function, dropout=rate)
 
 
-def _linear_layers(part: Part, modules: tuple[str, ...], outputs: int, trunk: TrunkConfig) -> list[Tree]:
-    """Converts the linear layers' parameters to afjax's layout.
+def _tensors(part: Part, modules: tuple[str, ...], outputs: int, trunk: TrunkConfig) -> dict[str, np.ndarray]:
+    """Returns the linear layers' tensors.
 
     Raises:
       UserError: Tensors are missing, unexpected or of the wrong shape.
     """
-    remaining = dict(part.tensors)
-    if part.envelope.get("config") is not None:
+    tensors, settings = dict(part.tensors), part.envelope.get("config")
+    if settings is not None:
         # The file may also contain heads whose names start with this head's name.
-        remaining = {key: tensor for key, tensor in remaining.items() if key.split(".")[1:2] == [part.name]}
-    layers, missing, wrong = [], [], []
-    for module in modules:
-        size = outputs if module == modules[-1] else trunk.hidden_size
-        shapes = {f"{module}.weight": (size, trunk.hidden_size), f"{module}.bias": (size,)}
-        given = {key: remaining.pop(key, None) for key in shapes}
-        kernel, bias = given.values()
-        if bias is None and kernel is not None and module == modules[-1] and not _has_bias(part):
-            bias = np.zeros(size, np.float32)
-        for key, tensor in zip(shapes, (kernel, bias), strict=True):
-            if tensor is None:
-                missing.append(key)
-            elif tensor.shape != shapes[key]:
-                wrong.append(f"{key} {list(tensor.shape)} (expected: {list(shapes[key])})")
-        if kernel is not None and bias is not None:
-            kernel, bias = kernel.astype(np.float32), bias.astype(np.float32)
-            layers.append({"kernel": np.ascontiguousarray(kernel.T), "bias": bias})
-    check_fits(part, missing, remaining, wrong)
-    return layers
-
-
-def _has_bias(part: Part) -> bool:
-    config = part.envelope.get("config") or {}
-    return bool(config.get("bias", True))
+        tensors = {key: tensor for key, tensor in tensors.items() if key.split(".")[1:2] == [part.name]}
+        if not settings.get("bias", True):
+            tensors.setdefault(f"{modules[-1]}.bias", np.zeros(outputs, np.float32))
+    expected = linear_shapes(dict.fromkeys(modules, trunk.hidden_size) | {modules[-1]: outputs}, trunk.hidden_size)
+    check_shapes(part.where, expected, {key: tensor.shape for key, tensor in tensors.items()})
+    return tensors

@@ -16,6 +16,7 @@ from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, SETUP, Part, c
 from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
 from afjax.interop.folders import find_folder
+from afjax.interop.heads import imported_head
 from afjax.interop.imported import Imported, save_imported
 from afjax.model.heads import check_pooler
 from afjax.model.loading import load_adapters
@@ -229,29 +230,14 @@ def _read_head(folder: Path, trunk: Trunk, name: str, main: Imported | None) -> 
         raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
     chosen = _named(part, name or part.name or (main.name if main else ""))
-    head = read_head(part, chosen, trunk)
-    check_length(head.max_length, trunk)
-    if TASK_KINDS[head.task.kind].reads == "pooled":
-        check_pooler(head.config, trunk.params)
-    details = {
-        "config": {
-            **to_dict(head.config),
-            "num_outputs": head.num_outputs,
-            "max_length": head.max_length,
-            # Only heads exported by afjax record the number of text columns.
-            **({} if head.text_columns is None else {"text_columns": head.text_columns}),
-        },
-        "task": to_dict(head.task),
-        "labels": head.labels,
-        "metrics": head.metrics,
-        "seed": head.seed,
-    }
-    if main:
-        details["trained_with"] = {"kind": main.kind, "name": main.name, "sha256": tree_digest(main.params)}
+    record, params = read_head(part, chosen, trunk)
+    check_length(record.max_length, trunk)
+    if TASK_KINDS[record.task.kind].reads == "pooled":
+        check_pooler(record.config, trunk.params)
     # A head of Hugging Face's model has no config in the file.
-    unclear = part.envelope.get("config") is None and head.task.kind == "classification"
+    unclear = part.envelope.get("config") is None and record.task.kind == "classification"
     notes = ["its file does not record problem_type, so the task is classification with one label per row"]
-    return Imported(kind="heads", name=chosen, params=head.params, details=details, notes=notes if unclear else ())
+    return imported_head(record, params, chosen, main, notes if unclear else ())
 
 
 def _stored_members(part: Part, trunk: Trunk, store_folder: str | Path) -> dict[str, tuple[AdapterConfig, str]]:

@@ -1,7 +1,6 @@
 """Exports LoRA adapters from a store in PEFT's format."""
 
 import collections
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from afjax import store
 from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import Adapter, DenseLayer, LoraConfig
 from afjax.config.from_dict import from_dict
-from afjax.config.heads import stored_head
-from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.interop.facts import without_paths
 from afjax.interop.folders import check_new_folder, new_folder
+from afjax.interop.heads import HeadRecord, head_record
 from afjax.interop.model_heads import CLASS_OF_KIND
 from afjax.interop.peft.families import (
     TASK_TYPES,
@@ -29,7 +26,7 @@ from afjax.interop.peft.families import (
 from afjax.interop.peft.files import write_folder
 from afjax.interop.peft.heads import write_head
 from afjax.interop.peft.lora import write_lora
-from afjax.interop.peft.record import HeadRecord, write_record
+from afjax.interop.peft.record import write_record
 from afjax.model.stored import head_to_share
 from afjax.store import Manifest
 from afjax.trunk.families import ENCODER_FAMILIES
@@ -147,22 +144,6 @@ def _head(
     store_folder: str | Path, manifest: Manifest, family: str, prefix: str
 ) -> tuple[HeadRecord, list[str], dict[str, np.ndarray]]:
     """Converts a head to a record, PEFT's ``modules_to_save`` and tensors."""
-    loaded = store.load(store_folder, "heads", manifest.name)
-    values = dict(manifest.config)
-    max_length = values.pop("max_length")
-    del values["num_outputs"]
-    text_columns = values.pop("text_columns", None)
-    config = stored_head(values, f'the config of head "{manifest.name}"')
-    task = without_paths(from_dict(TaskConfig, manifest.task, f'the task of head "{manifest.name}"'))
-    modules, tensors = write_head(config, loaded.params, manifest.name, task, family, prefix)
-    record = HeadRecord(
-        config=config,
-        # The scale is 1, because write_head folds the actual one into the output layer.
-        task=dataclasses.replace(task, scale=1.0),
-        labels=manifest.labels,
-        metrics=manifest.metrics,
-        seed=manifest.seed,
-        max_length=max_length,
-        text_columns=text_columns,
-    )
-    return record, modules, tensors
+    params, record = store.load(store_folder, "heads", manifest.name).params, head_record(manifest)
+    modules, tensors = write_head(record.config, params, manifest.name, record.task, family, prefix)
+    return record.as_exported(), modules, tensors

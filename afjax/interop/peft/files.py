@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from afjax.display.words import first_of
 from afjax.errors import UserError
+from afjax.interop.tensors import Shapes
 from afjax.storage import json_files
 from afjax.storage.paths import error_text
 from afjax.trunk.hugging_face import check_finite
@@ -35,8 +35,6 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 _UNUSED = ".lora_velora_embed"
 _LORA = re.compile(r"(.+)\.lora_(A|B)\.weight")
 _ADVICE = "download the folder again"
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Header(NamedTuple):
@@ -146,35 +144,6 @@ def read_tensors(header: Header, names: Iterable[str]) -> dict[str, np.ndarray]:
         raise UserError(f"{header.path} cannot be read as safetensors ({error}); {_ADVICE}.") from None
     check_finite(tensors, str(header.path))
     return tensors
-
-
-def check_shapes(path: Path, expected: Shapes, actual: Shapes) -> None:
-    """Raises UserError if tensors are missing, unknown or of the wrong shape.
-
-    The message lists the tensors.
-
-    Args:
-      path: The file, for error messages.
-      expected: The shapes required by the settings and the trunk.
-      actual: The shapes in the file.
-    """
-    listed = [f"-{name}" for name in expected if name not in actual]
-    listed += [f"+{name}" for name in actual if name not in expected]
-    if listed:
-        raise UserError(
-            f"The tensors in {path} do not match the settings (- missing, + unexpected): {first_of(listed)}. "
-            "Download the folder again, or use the trunk that the adapter was trained on."
-        )
-    wrong = [
-        f"{name} {list(actual[name])} (expected: {list(shape)})"
-        for name, shape in expected.items()
-        if name in actual and actual[name] != shape
-    ]
-    if wrong:
-        raise UserError(
-            f"{path}: some tensor shapes do not match the settings and the trunk: {first_of(wrong)}; use the trunk "
-            "that the adapter was trained on."
-        )
 
 
 def write_folder(

@@ -15,13 +15,16 @@ from afjax.config.heads import HeadConfig
 from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
+from afjax.interop.heads import HeadRecord, head_tensors
 from afjax.interop.model_heads import CLASS_OF_KIND, SEQUENCE, HeadLayout, ModelClasses
 from afjax.interop.peft.families import POOLER, peft_family
 from afjax.interop.peft.files import RECORD, Header
-from afjax.interop.peft.record import HeadRecord
+from afjax.interop.tensors import linear_shapes
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import Tree
+from afjax.trunk.config import TrunkConfig
 
+_DEFAULT_LENGTH = 128
 # Task kinds with a fixed number of outputs.
 _OUTPUTS: Mapping[TaskKind, int] = {"regression": 1, "multiple_choice": 1, "span": 2}
 
@@ -61,21 +64,15 @@ class HeadPlan:
 
     Attributes:
       layout: Names of the head's linear layers.
-      config: The head's config.
-      kind: The task kind.
-      labels: Label names.
+      record: The head's metadata.
       num_outputs: Number of outputs.
-      max_length: Maximum number of tokens per row, or None if unknown.
       pooler: Where the head's own pooler comes from: weights in the file (``saved``) or LoRA on the trunk's pooler
         (``lora``). Empty if the head does not have its own pooler.
     """
 
     layout: HeadLayout
-    config: HeadConfig
-    kind: TaskKind
-    labels: tuple[str, ...]
+    record: HeadRecord
     num_outputs: int
-    max_length: int | None
     pooler: str
 
     def shapes(self, hidden_size: int, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -83,10 +80,7 @@ class HeadPlan:
         modules = dict.fromkeys(self.layout.linear, hidden_size) | {self.layout.linear[-1]: self.num_outputs}
         if self.pooler == "saved":
             modules[prefix + POOLER] = hidden_size
-        weights: dict[str, tuple[int, ...]] = {
-            f"{module}.weight": (size, hidden_size) for module, size in modules.items()
-        }
-        return weights | {f"{module}.bias": (size,) for module, size in modules.items()}
+        return linear_shapes(modules, hidden_size)
 
 
 def plan_head(
@@ -96,7 +90,8 @@ def plan_head(
     given: PeftHead,
     record: HeadRecord | None,
     *,
-    hidden_size: int,
+    name: str,
+    trunk: TrunkConfig,
     prefix: str,
 ) -> HeadPlan:
     """Infers a head's architecture and task.
@@ -107,7 +102,8 @@ def plan_head(
       model_class: The base model's class without the family's prefix. Empty if unknown.
       given: Head metadata from the user.
       record: Head metadata that afjax recorded, if it wrote the file.
-      hidden_size: The trunk's hidden size.
+      name: Name of the task, if it is not recorded.
+      trunk: The trunk's config.
       prefix: Name prefix of the encoder's modules.
 
     Raises:
@@ -132,13 +128,13 @@ def plan_head(
     layout = family.heads[model_class]
     for module in layout.linear[:-1]:
         if f"{module}.weight" not in header.saved:
-            name = module.partition(".")[0]
+            saved = module.partition(".")[0]
             raise UserError(
                 f"{where} has no weights of {module}, a layer of the head. PEFT only saves them if modules_to_save "
-                f'lists "{name}"; otherwise, the head cannot be restored. Train it again with this setting, or skip '
+                f'lists "{saved}"; otherwise, the head cannot be restored. Train it again with this setting, or skip '
                 "the head with --no_head."
             )
-    outputs = _num_outputs(header, f"{layout.linear[-1]}.weight", hidden_size)
+    outputs = _num_outputs(header, f"{layout.linear[-1]}.weight", trunk.hidden_size)
     kind = kind or _default_kind(model_class, outputs)
     if CLASS_OF_KIND[kind] != model_class:
         raise UserError(
@@ -159,39 +155,28 @@ def plan_head(
                 f"The head in {where} does not match {RECORD} ({record.config!r}); remove {RECORD} if the weights are "
                 "correct."
             )
-        config = record.config
-    max_length = record.max_length if record and given.max_length is None else given.max_length
-    labels = _labels(given, record, kind, outputs, where)
-    return HeadPlan(layout, config, kind, labels, outputs, max_length, pooler)
-
-
-def read_head(plan: HeadPlan, tensors: Mapping[str, np.ndarray], pooler: Tree | None) -> Tree:
-    """Converts a head's tensors to parameters (float32).
-
-    ``pooler`` is the head's own pooler, or None.
-    """
-    layers: list[Tree] = [] if pooler is None else [pooler]
-    layers += [dense_tree(tensors, module) for module in plan.layout.linear]
-    params: Tree = {"output": layers.pop()}
-    if TASK_KINDS[plan.kind].reads == "pooled" and plan.config.pooler == "head":
-        params["pooler"] = layers.pop(0)
-    if layers:
-        params["hidden"] = {str(number): layer for number, layer in enumerate(layers)}
-    return params
-
-
-def dense_tree(tensors: Mapping[str, np.ndarray], module: str) -> Tree:
-    """Converts a linear layer's tensors to ``{kernel, bias}``."""
-    kernel = np.ascontiguousarray(tensors[f"{module}.weight"].T)  # [inputs, outputs]
-    return {"kernel": kernel, "bias": tensors[f"{module}.bias"]}
+    else:
+        record = HeadRecord(
+            config=config,
+            task=TaskConfig(name=name),
+            labels=(),
+            metrics={},
+            seed=0,
+            max_length=min(_DEFAULT_LENGTH, trunk.max_length),
+        )
+    record = dataclasses.replace(
+        record,
+        task=dataclasses.replace(record.task, kind=kind),
+        labels=_labels(given.labels or record.labels, kind, outputs, where),
+        max_length=given.max_length or record.max_length,
+    )
+    return HeadPlan(layout, record, outputs, pooler)
 
 
 def write_head(
     config: HeadConfig, tree: Tree, name: str, task: TaskConfig, family: str, prefix: str
 ) -> tuple[list[str], dict[str, np.ndarray]]:
     """Converts a head to PEFT's ``modules_to_save`` and tensors.
-
-    A regression task's scale is folded into the output layer, which gives the same predictions.
 
     Args:
       config: The head's config.
@@ -229,17 +214,9 @@ def write_head(
             f"{' or '.join(wanted)}. Train the head with these settings, or export without it: --no_head, or "
             "with_head=False in Python."
         )
-    layers: list[Tree] = [tree["pooler"]] if "pooler" in tree else []
-    layers += [tree["hidden"][layer] for layer in sorted(tree.get("hidden", {}), key=int)]
-    output = {leaf: np.asarray(array) * np.float32(task.scale) for leaf, array in tree["output"].items()}
-    layers.append(output if task.scale != 1.0 else tree["output"])
     modules = [*([prefix + POOLER] if writes_pooler else []), *layout.linear]
-    tensors = {}
-    for module, leaves in zip(modules, layers, strict=True):
-        tensors[f"{module}.weight"] = np.asarray(leaves["kernel"]).T
-        tensors[f"{module}.bias"] = np.asarray(leaves["bias"])
     pooler_module = [POOLER.partition(".")[0]] if writes_pooler else []
-    return [*pooler_module, *layout.modules], tensors
+    return [*pooler_module, *layout.modules], head_tensors(tree, task.scale, modules)
 
 
 def _chain(config: HeadConfig, kind: TaskKind) -> tuple[bool, tuple[str, ...]]:
@@ -284,9 +261,8 @@ def _default_kind(model_class: str, outputs: int) -> TaskKind:
     return next(kind for kind, name in CLASS_OF_KIND.items() if name == model_class)
 
 
-def _labels(given: PeftHead, record: HeadRecord | None, kind: TaskKind, outputs: int, where: str) -> tuple[str, ...]:
-    """Returns a head's label names and checks that they match its outputs."""
-    labels = given.labels or (record.labels if record else ())
+def _labels(labels: tuple[str, ...], kind: TaskKind, outputs: int, where: str) -> tuple[str, ...]:
+    """Checks that a head's label names match its outputs, and fills in default names."""
     if kind == "multiple_choice":
         return labels
     if kind in _OUTPUTS:

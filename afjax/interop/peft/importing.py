@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from afjax.config.from_dict import to_dict
-from afjax.config.tasks import TaskConfig
 from afjax.config.values import check_name
 from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.folders import find_folder
+from afjax.interop.heads import head_params, imported_head
 from afjax.interop.imported import Imported, save_imported
 from afjax.interop.model_heads import CLASS_OF_KIND, ModelClasses, check_trunk_fields
 from afjax.interop.peft.families import POOLER, peft_family
@@ -20,22 +20,19 @@ from afjax.interop.peft.files import (
     RECORD,
     TENSORS,
     Header,
-    check_shapes,
     read_header,
     read_object,
     read_tensors,
     tensors_digest,
 )
-from afjax.interop.peft.heads import HeadPlan, PeftHead, dense_tree, plan_head, read_head
+from afjax.interop.peft.heads import HeadPlan, PeftHead, plan_head
 from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
 from afjax.interop.peft.record import Record, read_record
 from afjax.interop.peft.settings import PeftSettings, base_model, read_settings, read_targets
+from afjax.interop.tensors import check_shapes
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.trees import Tree, tree_digest
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.pretrained import Trunk, check_length, load_trunk
-
-_DEFAULT_LENGTH = 128
 
 
 def import_peft(
@@ -152,7 +149,7 @@ class _Files:
         """Loads the adapter and, unless ``given`` is None, the head."""
         trunk, prefix = self.trunk.config, self._prefix()
         self._check_encoder(prefix)
-        plan = self._plan_head(given, prefix)
+        plan = self._plan_head(given, name, prefix)
         outside = [module for module in self.header.lora if not self._in_encoder(module, prefix)]
         skipped, in_head = ([], self._head_layers(plan, outside)) if given is not None else (outside, outside)
         targets = read_targets(self.settings, trunk, in_head, prefix, with_head=given is not None)
@@ -170,7 +167,7 @@ class _Files:
         if given is not None:
             shapes |= self.header.saved
             expected |= plan.shapes(trunk.hidden_size, prefix) if plan else {}
-        check_shapes(self.header.path, expected, shapes)
+        check_shapes(str(self.header.path), expected, shapes)
         if plan:
             self._check_head(plan)
         tensors = read_tensors(self.header, expected)
@@ -197,12 +194,11 @@ class _Files:
         )
         if plan is None:
             return [adapter]
-        pooler: Tree | None = None
-        if plan.pooler == "saved":
-            pooler = dense_tree(tensors, prefix + POOLER)
-        elif plan.pooler == "lora":
-            pooler = merged_pooler(self.trunk.params["pooler"], targets[POOLER], tensors, prefix)
-        return [adapter, self._head(plan, read_head(plan, tensors, pooler), adapter)]
+        if plan.pooler == "lora":
+            tensors |= merged_pooler(self.trunk.params["pooler"], targets[POOLER], tensors, prefix)
+        modules = [*([prefix + POOLER] if plan.pooler else []), *plan.layout.linear]
+        params = head_params(plan.record, tensors, modules)
+        return [adapter, imported_head(plan.record, params, name, adapter, self._head_notes(plan))]
 
     def _prefix(self) -> str:
         """Returns the name prefix of the encoder's modules, such as ``bert.``.
@@ -227,7 +223,7 @@ class _Files:
             )
         return f"{own}." if has_prefix else ""
 
-    def _plan_head(self, given: PeftHead | None, prefix: str) -> HeadPlan | None:
+    def _plan_head(self, given: PeftHead | None, name: str, prefix: str) -> HeadPlan | None:
         """Infers the head, or returns None if there is none to import.
 
         Tensors that belong to no head are rejected later, by :meth:`read`.
@@ -251,7 +247,8 @@ class _Files:
             self.settings.model_class,
             given,
             self.record.head,
-            hidden_size=self.trunk.config.hidden_size,
+            name=name,
+            trunk=self.trunk.config,
             prefix=prefix,
         )
 
@@ -305,42 +302,19 @@ class _Files:
 
         The head may need a pooler that the trunk lacks, or its maximum length may be too large.
         """
-        reads_pooler = TASK_KINDS[plan.kind].reads == "pooled" and plan.config.pooler == "trunk"
+        kind = plan.record.task.kind
+        reads_pooler = TASK_KINDS[kind].reads == "pooled" and plan.record.config.pooler == "trunk"
         if (reads_pooler or plan.pooler == "lora") and "pooler" not in self.trunk.params:
             raise UserError(
                 f'{self.header.path} has a head that uses the trunk\'s pooler, but the trunk "{self.trunk.name}" has '
                 "none; use the trunk that the adapter was trained on, or skip the head with --no_head."
             )
-        class_name = f"{self.family.classes}{CLASS_OF_KIND[plan.kind]}"
+        class_name = f"{self.family.classes}{CLASS_OF_KIND[kind]}"
         check_trunk_fields(plan.layout, class_name, self.trunk, " Skip the head with --no_head.")
-        check_length(self._max_length(plan), self.trunk)
-
-    def _max_length(self, plan: HeadPlan) -> int:
-        return min(_DEFAULT_LENGTH, self.trunk.config.max_length) if plan.max_length is None else plan.max_length
-
-    def _head(self, plan: HeadPlan, params: Tree, adapter: Imported) -> Imported:
-        record = self.record.head
-        config = {**to_dict(plan.config), "num_outputs": plan.num_outputs, "max_length": self._max_length(plan)}
-        if record is not None and record.text_columns is not None:
-            config["text_columns"] = record.text_columns
-        task = record.task if record else TaskConfig(name=adapter.name, kind=plan.kind)
-        return Imported(
-            kind="heads",
-            name=adapter.name,
-            params=params,
-            details={
-                "config": config,
-                "task": to_dict(dataclasses.replace(task, kind=plan.kind)),
-                "labels": plan.labels,
-                "metrics": record.metrics if record else {},
-                "seed": record.seed if record else 0,
-                "trained_with": {"kind": "adapters", "name": adapter.name, "sha256": tree_digest(adapter.params)},
-            },
-            notes=self._head_notes(plan),
-        )
+        check_length(plan.record.max_length, self.trunk)
 
     def _head_notes(self, plan: HeadPlan) -> list[str]:
         # In PEFT 0.21, PeftModelForQuestionAnswering.forward accepts token_type_ids but ignores them.
-        if plan.kind == "span" and self.trunk.config.type_vocab_size > 1 and self.record.head is None:
+        if plan.record.task.kind == "span" and self.trunk.config.type_vocab_size > 1 and self.record.head is None:
             return ["PEFT's question-answering model ignores token types, but afjax uses them, so the logits differ"]
         return []

@@ -221,11 +221,12 @@ def _diagonal(names: Sequence[DenseLayer], ups: Mapping[DenseLayer, np.ndarray])
     )
 
 
-def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray], prefix: str) -> Tree:
-    """Merges LoRA into the trunk's pooler: ``{kernel, bias}`` in float32."""
+def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Merges LoRA into the trunk's pooler, and returns the merged layer's tensors (float32) by name."""
     a, b = (tensors[f"{prefix}{POOLER}.lora_{part}.weight"] for part in "AB")
     change = np.float32(scale.scaling) * (a.T @ b.T)  # [inputs, outputs]
-    return {"kernel": np.asarray(pooler["kernel"], np.float32) + change, "bias": np.asarray(pooler["bias"], np.float32)}
+    kernel = np.asarray(pooler["kernel"], np.float32) + change
+    return {f"{prefix}{POOLER}.weight": kernel.T, f"{prefix}{POOLER}.bias": np.asarray(pooler["bias"], np.float32)}
 
 
 def _places(trunk: TrunkConfig) -> dict[str, tuple[tuple[DenseLayer, ...], int]]:

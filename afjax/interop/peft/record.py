@@ -6,25 +6,12 @@ from typing import Any
 
 from afjax.config.adapters import DenseLayer
 from afjax.config.from_dict import from_dict, to_dict
-from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.interop.facts import Facts, facts_of
+from afjax.interop.heads import HeadRecord
 from afjax.interop.peft.files import RECORD, read_object
 from afjax.store import Manifest
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadRecord:
-    """The fields of a head's manifest that cannot be inferred from its tensors."""
-
-    config: HeadConfig
-    task: TaskConfig
-    labels: tuple[str, ...]
-    metrics: dict
-    seed: int
-    max_length: int
-    text_columns: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
