@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from afjax import store
+from afjax.config.values import check_name
 from afjax.errors import UserError
 from afjax.store.manifest import plain
 from afjax.trees import Tree, tree_digest
-from afjax.trunk.pretrained import Trunk
+from afjax.trunk.pretrained import Trunk, load_trunk
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,35 @@ class Imported:
     params: Tree
     details: Mapping[str, Any]
     notes: Sequence[str] = ()
+
+
+def checked_name(name: str, where: str | Path) -> str:
+    """Returns an artifact's name in imported files if the store can use it.
+
+    Raises:
+      UserError: The name is invalid.
+    """
+    try:
+        check_name(name, "artifact")
+    except UserError as error:
+        raise UserError(f"{where}: {str(error).rstrip('.')}; choose another with --name.") from error
+    return name
+
+
+def load_named_trunk(name: Any, where: str | Path) -> Trunk:
+    """Loads the trunk that imported files name.
+
+    Raises:
+      UserError: The files do not name a trunk, or it cannot be loaded.
+    """
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{where} does not record which trunk it was trained on; set --trunk.")
+    try:
+        return load_trunk(name)
+    except UserError as error:
+        raise UserError(
+            f'{where} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); set --trunk.'
+        ) from error
 
 
 def save_imported(

@@ -17,12 +17,14 @@ from afjax.interop.adapterhub.fusion import member_names, read_fusion
 from afjax.interop.adapterhub.heads import read_head
 from afjax.interop.folders import find_folder
 from afjax.interop.heads import imported_head
-from afjax.interop.imported import Imported, save_imported
+from afjax.interop.imported import Imported, checked_name, load_named_trunk, save_imported
 from afjax.model.heads import check_pooler
 from afjax.model.loading import load_adapters
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import tree_digest
-from afjax.trunk.pretrained import Trunk, check_length, load_trunk
+from afjax.trunk.pretrained import Trunk, check_length
+
+_CONFIGS = (ADAPTER.config, FUSION.config, HEAD.config)
 
 
 def import_adapterhub(
@@ -80,25 +82,15 @@ def import_adapterhub(
 
 def _trunk_of(folder: Path) -> Trunk:
     """Loads the trunk named in a folder's files."""
-    paths = [folder / kind.config for kind in (ADAPTER, FUSION, HEAD)]
-    paths += [path for kind in (ADAPTER, FUSION, HEAD) for path in sorted(folder.glob(f"*/{kind.config}"))]
+    paths = [folder / config for config in _CONFIGS]
+    paths += [path for config in _CONFIGS for path in sorted(folder.glob(f"*/{config}"))]
     for path in paths:
         if path.exists():
             record = read_json(path)
             check_not_peft(record, path)
-            name = record.get("model_name")
-            if not isinstance(name, str) or not name:
-                raise UserError(f"{path} does not record which trunk it was trained on; set --trunk.")
-            try:
-                return load_trunk(name)
-            except UserError as error:
-                raise UserError(
-                    f'{path} was trained on "{name}", which cannot be loaded here ({str(error).rstrip(".")}); set '
-                    "--trunk."
-                ) from error
+            return load_named_trunk(record.get("model_name"), path)
     raise UserError(
-        f"{folder} has none of {', '.join([*(kind.config for kind in (ADAPTER, FUSION, HEAD)), SETUP])}; choose a "
-        "folder saved by the adapters library."
+        f"{folder} has none of {', '.join([*_CONFIGS, SETUP])}; choose a folder saved by the adapters library."
     )
 
 
@@ -117,7 +109,7 @@ def _read_folder(folder: Path, trunk: Trunk, name: str, store_folder: str | Path
     if (folder / HEAD.config).exists():
         imported.append(_read_head(folder, trunk, name, imported[-1] if imported else None))
     if not imported:
-        parts = sorted(path.parent.name for kind in (ADAPTER, FUSION, HEAD) for path in folder.glob(f"*/{kind.config}"))
+        parts = sorted(path.parent.name for config in _CONFIGS for path in folder.glob(f"*/{config}"))
         within = (
             f"choose one of its subfolders: {first_of(parts)}"
             if parts
@@ -193,10 +185,6 @@ def _fusion_folder(folder: Path, members: list[str]) -> Path:
 
 
 def _read_adapter(folder: Path, trunk: Trunk, name: str) -> Imported:
-    if not (folder / ADAPTER.config).exists():
-        raise UserError(
-            f"{folder / ADAPTER.config} does not exist, but the setup needs that adapter; download it again."
-        )
     part = read_part(folder, ADAPTER, trunk.config)
     config, params, notes = read_adapter(part, trunk.config)
     details = {"config": to_dict(config), **to_dict(part.facts)}
@@ -226,8 +214,6 @@ def _read_head(folder: Path, trunk: Trunk, name: str, main: Imported | None) -> 
 
     Its name is ``name``, else the name in its file, else the name of ``main``. Empty names are skipped.
     """
-    if not (folder / HEAD.config).exists():
-        raise UserError(f"{folder / HEAD.config} does not exist, but the setup needs that head; download it again.")
     part = read_part(folder, HEAD, trunk.config)
     chosen = _named(part, name or part.name or (main.name if main else ""))
     record, params = read_head(part, chosen, trunk)
@@ -269,8 +255,4 @@ def _named(part: Part, name: str) -> str:
     chosen = name or part.name
     if not chosen:
         raise UserError(f"{part.where} has no name; set one with --name.")
-    try:
-        check_name(chosen, "artifact")
-    except UserError as error:
-        raise UserError(f"{part.where}: {str(error).rstrip('.')}; choose another with --name.") from error
-    return chosen
+    return checked_name(chosen, part.where)

@@ -12,7 +12,7 @@ from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.folders import find_folder
 from afjax.interop.heads import head_params, imported_head
-from afjax.interop.imported import Imported, save_imported
+from afjax.interop.imported import Imported, checked_name, load_named_trunk, save_imported
 from afjax.interop.model_heads import CLASS_OF_KIND, ModelClasses, check_trunk_fields
 from afjax.interop.peft.families import POOLER, peft_family
 from afjax.interop.peft.files import (
@@ -32,7 +32,7 @@ from afjax.interop.peft.settings import PeftSettings, base_model, read_settings,
 from afjax.interop.tensors import check_shapes
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trunk.families import ENCODER_FAMILIES
-from afjax.trunk.pretrained import Trunk, check_length, load_trunk
+from afjax.trunk.pretrained import Trunk, check_length
 
 
 def import_peft(
@@ -102,20 +102,12 @@ def import_peft(
 def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
     """Loads the base model named in the settings."""
     name, revision = base_model(values, str(path))
-    if not name:
-        raise UserError(f"{path} does not record which base model it was trained on; set --trunk.")
-    if revision not in ("", "main"):
+    if name and revision not in ("", "main"):
         raise UserError(
             f'The adapter in {path} was trained on revision "{revision}" of "{name}"; download that revision and set '
             "--trunk to its folder."
         )
-    try:
-        return load_trunk(name)
-    except UserError as error:
-        raise UserError(
-            f'The adapter in {path} was trained on "{name}", which cannot be loaded here '
-            f"({str(error).rstrip('.')}); set --trunk."
-        ) from error
+    return load_named_trunk(name, path)
 
 
 def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
@@ -124,11 +116,7 @@ def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
     It is ``name`` or, if empty, the name of the folder or repository.
     """
     chosen = name or (folder.resolve().name if Path(str(source)).is_dir() else str(source).rstrip("/").split("/")[-1])
-    try:
-        check_name(chosen, "artifact")
-    except UserError as error:
-        raise UserError(f"{source}: {str(error).rstrip('.')}; choose another with --name.") from error
-    return chosen
+    return checked_name(chosen, source)
 
 
 @dataclasses.dataclass(frozen=True)
