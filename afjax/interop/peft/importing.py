@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from afjax.config.from_dict import to_dict
 from afjax.config.values import check_name
@@ -28,7 +26,7 @@ from afjax.interop.peft.files import (
 from afjax.interop.peft.heads import HeadPlan, PeftHead, plan_head
 from afjax.interop.peft.lora import lora_shapes, merged_pooler, read_lora
 from afjax.interop.peft.record import Record, read_record
-from afjax.interop.peft.settings import PeftSettings, base_model, read_settings, read_targets
+from afjax.interop.peft.settings import PeftSettings, read_model_class, read_settings, read_targets
 from afjax.interop.tensors import check_shapes
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trunk.families import ENCODER_FAMILIES
@@ -86,28 +84,29 @@ def import_peft(
         inner = [str(config.parent) for config in sorted(folder.glob(f"*/{CONFIG}"))]
         more = f" (in {folder}: {first_of(inner)})" if inner else ""
         raise UserError(f"{path} does not exist; choose a folder saved by PEFT{more}.")
+    settings = read_settings(values, str(path))
     if trunk is None:
-        trunk = _named_trunk(values, path)
+        trunk = _named_trunk(settings)
     family = peft_family(trunk.config.family)
-    settings = read_settings(values, str(path), family)
+    model_class = read_model_class(values, str(path), family)
     record, header = read_record(folder), read_header(folder)
     is_changed = record.tensors_sha256 not in ("", tensors_digest(header.path))
     record = record.without_results() if is_changed else record
-    files = _Files(header, settings, record, family, trunk, is_changed)
+    files = _Files(header, settings, model_class, record, family, trunk, is_changed)
     imported = files.read(_chosen_name(name or record.name, source, folder), head)
     save_imported(imported, store_folder, trunk=trunk, source=source, overwrite=overwrite)
     return imported
 
 
-def _named_trunk(values: Mapping[str, Any], path: Path) -> Trunk:
+def _named_trunk(settings: PeftSettings) -> Trunk:
     """Loads the base model named in the settings."""
-    name, revision = base_model(values, str(path))
+    name, revision = settings.base_model, settings.revision
     if name and revision not in ("", "main"):
         raise UserError(
-            f'The adapter in {path} was trained on revision "{revision}" of "{name}"; download that revision and set '
-            "--trunk to its folder."
+            f'The adapter in {settings.where} was trained on revision "{revision}" of "{name}"; download that revision '
+            "and set --trunk to its folder."
         )
-    return load_named_trunk(name, path)
+    return load_named_trunk(name, settings.where)
 
 
 def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
@@ -123,11 +122,13 @@ def _chosen_name(name: str, source: str | Path, folder: Path) -> str:
 class _Files:
     """An adapter's header, settings, record and trunk, before any tensor is loaded.
 
-    ``is_changed`` is true if afjax exported other tensors than the folder now has.
+    ``model_class`` is the base model's class without the family's prefix, or empty if unknown. ``is_changed`` is true
+    if afjax exported other tensors than the folder now has.
     """
 
     header: Header
     settings: PeftSettings
+    model_class: str
     record: Record
     family: ModelClasses
     trunk: Trunk
@@ -170,8 +171,8 @@ class _Files:
                 if plan and plan.pooler == "lora"
                 else "its LoRA on the pooler, which no head uses, is left out"
             )
-        if given is not None and plan is None and self.settings.model_class not in ("", "Model"):
-            model = self.family.classes + self.settings.model_class
+        if given is not None and plan is None and self.model_class not in ("", "Model"):
+            model = self.family.classes + self.model_class
             notes.append(f"its folder has no head, because the {model}'s head was not trained with the adapter")
         adapter = Imported(
             kind="adapters",
@@ -199,7 +200,7 @@ class _Files:
         names = ENCODER_FAMILIES[self.trunk.config.family].weight_names
         own, first = names.prefix, {module.partition(".")[0] for module in self.header.lora}
         # The names decide, because task_type can be wrong: FEATURE_EXTRACTION for a model with a head, for example.
-        has_prefix = own in first or not (first & names.scopes or self.settings.model_class in ("", "Model"))
+        has_prefix = own in first or not (first & names.scopes or self.model_class in ("", "Model"))
         foreign = first & ({family.weight_names.prefix for family in ENCODER_FAMILIES.values()} - {own})
         if has_prefix and own not in first:
             foreign |= first - {module for head in self.family.heads.values() for module in head.modules}
@@ -218,8 +219,8 @@ class _Files:
         """
         if given is None:
             return None
-        if not self.header.saved or self.settings.model_class == "Model":
-            layout = self.family.heads.get(self.settings.model_class)
+        if not self.header.saved or self.model_class == "Model":
+            layout = self.family.heads.get(self.model_class)
             if missing := [name for name in self.settings.modules_to_save if layout and name in layout.modules]:
                 raise UserError(
                     f"{self.settings.where} has modules_to_save={json.dumps(missing)}, but {self.header.path} does not "
@@ -232,7 +233,7 @@ class _Files:
         return plan_head(
             self.header,
             self.family,
-            self.settings.model_class,
+            self.model_class,
             given,
             self.record.head,
             name=name,
@@ -250,7 +251,7 @@ class _Files:
         Raises:
           UserError: A module outside the encoder is not one of the head's linear layers.
         """
-        layout = plan.layout if plan else self.family.heads.get(self.settings.model_class)
+        layout = plan.layout if plan else self.family.heads.get(self.model_class)
         known = list(layout.linear) if layout else []
         if unknown := [name for name in with_lora if name not in known]:
             raise UserError(

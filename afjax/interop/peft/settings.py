@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from afjax.config.from_dict import check_value
+from afjax.config.ranges import NonNegativeInt, Proportion, Range
 from afjax.errors import UserError
 from afjax.interop.model_heads import ModelClasses
 from afjax.interop.peft.families import POOLER, TASK_TYPES, encoder_modules, module_layers
@@ -66,6 +68,8 @@ _READ = (
 # Initializations that do not change the base model's weights. Others, such as PiSSA, subtract the initial adapter from
 # the weights every time the adapter is loaded.
 _INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
+_Rank = Annotated[int, Range(least=1, below=2**31)]
+_Alpha = Annotated[float, Range(above=0, below=1e30)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,8 +84,6 @@ class PeftSettings:
       layers_to_transform: The layers with LoRA, or None for all.
       layers_pattern: Allowed names of the encoder's list of layers. Empty to allow any.
       modules_to_save: Modules whose full weights are in the file.
-      model_class: The base model's class without the family's prefix, such as ``ForSequenceClassification``, or
-        ``Model`` for a model without a head. Empty if unknown.
       base_model: Name of the base model. Empty if unknown.
       revision: Revision of the base model. Empty for the default.
     """
@@ -98,32 +100,25 @@ class PeftSettings:
     layers_to_transform: tuple[int, ...] | None
     layers_pattern: tuple[str, ...]
     modules_to_save: tuple[str, ...]
-    model_class: str
     base_model: str
     revision: str
 
 
-def check_kind(values: Mapping[str, Any], where: str) -> None:
-    """Raises UserError unless the settings are for a LoRA adapter."""
-    kind = values.get("peft_type")
-    if kind is None:
-        raise UserError(f"{where} has no peft_type, so PEFT did not write it; choose a folder saved by PEFT.")
-    if kind != "LORA":
-        raise UserError(f"{where} has peft_type={short_json(kind)}; afjax can only import LORA adapters.")
-
-
-def read_settings(values: Mapping[str, Any], where: str, family: ModelClasses) -> PeftSettings:
+def read_settings(values: Mapping[str, Any], where: str) -> PeftSettings:
     """Parses and validates a LoRA adapter's settings.
 
     Args:
       values: The contents of ``adapter_config.json``.
       where: Path of the file, for error messages.
-      family: The trunk's family.
 
     Raises:
       UserError: The adapter is not LoRA, or a setting is invalid, unknown or not supported by afjax.
     """
-    check_kind(values, where)
+    kind = values.get("peft_type")
+    if kind is None:
+        raise UserError(f"{where} has no peft_type, so PEFT did not write it; choose a folder saved by PEFT.")
+    if kind != "LORA":
+        raise UserError(f"{where} has peft_type={short_json(kind)}; afjax can only import LORA adapters.")
     for setting in _OFF:
         if values.get(setting):
             raise UserError(
@@ -139,24 +134,29 @@ def read_settings(values: Mapping[str, Any], where: str, family: ModelClasses) -
             'it with bias="none".'
         )
     _check_init(values.get("init_lora_weights"), where)
+
+    def checked(name: str, hint: Any, default: Any = None) -> Any:
+        value = values.get(name)
+        return check_value(hint, default if value is None else value, f"{where}: {name}")
+
     layers = values.get("layers_to_transform")
-    layers = [layers] if _is_int(layers) else layers
+    layers = [layers] if type(layers) is int else layers or []
+    layers = check_value(tuple[NonNegativeInt, ...], layers, f"{where}: layers_to_transform")
     settings = PeftSettings(
         where=where,
-        rank=_rank(values.get("r"), f"{where}: r"),
-        alpha=_alpha(values.get("lora_alpha"), f"{where}: lora_alpha"),
-        rank_stabilized=_flag(values.get("use_rslora", False), f"{where}: use_rslora"),
-        dropout=_dropout(values.get("lora_dropout", 0.0), f"{where}: lora_dropout"),
-        rank_pattern=_pattern(values.get("rank_pattern"), f"{where}: rank_pattern", _rank),
-        alpha_pattern=_pattern(values.get("alpha_pattern"), f"{where}: alpha_pattern", _alpha),
+        rank=checked("r", _Rank),
+        alpha=checked("lora_alpha", _Alpha),
+        rank_stabilized=checked("use_rslora", bool, False),
+        dropout=checked("lora_dropout", Proportion, 0.0),
+        rank_pattern=checked("rank_pattern", Mapping[str, _Rank], {}),
+        alpha_pattern=checked("alpha_pattern", Mapping[str, _Alpha], {}),
         target_modules=_modules(values.get("target_modules"), f"{where}: target_modules"),
         exclude_modules=_modules(values.get("exclude_modules"), f"{where}: exclude_modules"),
-        layers_to_transform=_layers(layers, f"{where}: layers_to_transform"),
+        layers_to_transform=tuple(sorted(set(layers))) or None,
         layers_pattern=_names(values.get("layers_pattern"), f"{where}: layers_pattern"),
         modules_to_save=_names(values.get("modules_to_save"), f"{where}: modules_to_save"),
-        model_class=_model_class(values, where, family),
-        base_model=_text(values.get("base_model_name_or_path"), f"{where}: base_model_name_or_path"),
-        revision=_text(values.get("revision"), f"{where}: revision"),
+        base_model=checked("base_model_name_or_path", str, ""),
+        revision=checked("revision", str, ""),
     )
     if not settings.target_modules:
         raise UserError(f"{where} has no target_modules, so no module has LoRA; download it again.")
@@ -168,15 +168,39 @@ def read_settings(values: Mapping[str, Any], where: str, family: ModelClasses) -
     return settings
 
 
-def base_model(values: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """Returns the base model's name and revision, each empty if unknown.
+def read_model_class(values: Mapping[str, Any], where: str, family: ModelClasses) -> str:
+    """Parses the base model's class.
+
+    Args:
+      values: The contents of ``adapter_config.json``.
+      where: Path of the file, for error messages.
+      family: The trunk's family.
+
+    Returns:
+      The class without the family's prefix, such as ``ForSequenceClassification``, or ``Model`` for a model without a
+      head. Empty if unknown.
 
     Raises:
-      UserError: The adapter is not LoRA, or the name or the revision is not a string.
+      UserError: The class belongs to a different family, or the task type is not for encoders.
     """
-    check_kind(values, where)
-    name = _text(values.get("base_model_name_or_path"), f"{where}: base_model_name_or_path")
-    return name, _text(values.get("revision"), f"{where}: revision")
+    kind = values.get("task_type")
+    if kind is not None:
+        classes = {task_type: name for name, task_type in TASK_TYPES.items()} | {"FEATURE_EXTRACTION": "Model"}
+        if not isinstance(kind, str) or kind not in classes:
+            raise UserError(f"{where} has task_type={short_json(kind)}; afjax supports {', '.join(classes)}, or none.")
+        return classes[kind]
+    mapping = values.get("auto_mapping")
+    name = mapping.get("base_model_class") if isinstance(mapping, Mapping) else None
+    if name is None:
+        return ""
+    text: str = check_value(str, name, f"{where}: auto_mapping.base_model_class")
+    rest = text.removeprefix(family.classes)
+    if rest == text or not (rest == "Model" or rest.startswith("For")):
+        raise UserError(
+            f"{where} is for a {text}, but the trunk's model classes are {family.classes}Model and "
+            f"{family.classes}For...; use the trunk that the adapter was trained on."
+        )
+    return rest
 
 
 def read_targets(
@@ -300,32 +324,6 @@ def _dense(trunk: TrunkConfig) -> list[str]:
     return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
 
 
-def _model_class(values: Mapping[str, Any], where: str, family: ModelClasses) -> str:
-    """Returns the base model's class without the family's prefix; empty if unknown.
-
-    Raises:
-      UserError: The class belongs to a different family, or the task type is not for encoders.
-    """
-    kind = values.get("task_type")
-    if kind is not None:
-        classes = {task_type: name for name, task_type in TASK_TYPES.items()} | {"FEATURE_EXTRACTION": "Model"}
-        if not isinstance(kind, str) or kind not in classes:
-            raise UserError(f"{where} has task_type={short_json(kind)}; afjax supports {', '.join(classes)}, or none.")
-        return classes[kind]
-    mapping = values.get("auto_mapping")
-    name = mapping.get("base_model_class") if isinstance(mapping, Mapping) else None
-    if name is None:
-        return ""
-    text = _text(name, f"{where}: auto_mapping.base_model_class")
-    rest = text.removeprefix(family.classes)
-    if rest == text or not (rest == "Model" or rest.startswith("For")):
-        raise UserError(
-            f"{where} is for a {text}, but the trunk's model classes are {family.classes}Model and "
-            f"{family.classes}For...; use the trunk that the adapter was trained on."
-        )
-    return rest
-
-
 def _check_init(init: Any, where: str) -> None:
     known = isinstance(init, bool) or init is None or (isinstance(init, str) and init.lower() in _INITS)
     if not known:
@@ -334,48 +332,6 @@ def _check_init(init: Any, where: str) -> None:
             "adapter is loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
             "path_initial_model_for_weight_conversion=...), which needs the adapter from before training."
         )
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int
-
-
-def _rank(value: Any, where: str) -> int:
-    if not _is_int(value) or not 1 <= value < 2**31:
-        raise UserError(f"{where} is {short_json(value)}; it must be an integer of at least 1.")
-    return int(value)
-
-
-def _alpha(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-        raise UserError(f"{where} is {short_json(value)}; it must be a positive number.")
-    return float(value)
-
-
-def _dropout(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise UserError(f"{where} is {short_json(value)}; it must be at least 0 and below 1.")
-    return float(value)
-
-
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"{where} is {short_json(value)}; it must be true or false.")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if value is not None and not isinstance(value, str):
-        raise UserError(f"{where} is {short_json(value)}; it must be a string or null.")
-    return value or ""
-
-
-def _pattern(value: Any, where: str, check: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where} is {short_json(value)}; it must be a JSON object.")
-    return {key: check(number, f"{where}.{key}") for key, number in value.items()}
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:
@@ -387,14 +343,6 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 def _modules(value: Any, where: str) -> str | tuple[str, ...]:
     return value if isinstance(value, str) else _names(value, where)
-
-
-def _layers(value: Any, where: str) -> tuple[int, ...] | None:
-    if value is None or value == []:
-        return None
-    if not isinstance(value, list) or not all(_is_int(layer) and layer >= 0 for layer in value):
-        raise UserError(f"{where} is {short_json(value)}; it must be a list of layer indices, or null.")
-    return tuple(sorted(set(value)))
 
 
 def _listed(targets: str | tuple[str, ...]) -> str | list[str]:
