@@ -63,6 +63,7 @@ class _Step:
     Attributes:
       model, trained, length, num_outputs, top_k: As in :func:`minimum_flops`.
       rows: Rows in the batch.
+      inside: The adapter in the dense layers of the encoder layer that is being counted, or None.
       macs: Multiply-adds counted so far.
     """
 
@@ -72,6 +73,7 @@ class _Step:
     length: int
     num_outputs: int
     top_k: int
+    inside: InDenseLayers | None = None
     macs: int = 0
 
     def count(self) -> int:
@@ -92,8 +94,10 @@ class _Step:
             tokens = self.rows * self.length
             live = self.dense(tokens, trunk.input_size, trunk.hidden_size, trained=trains_trunk, live=live)
         for index in range(trunk.num_layers):
-            first_token = index == trunk.num_layers - 1 and not all_tokens
-            live = self._layer(index, live, norms=norms, filled=index in filled_layers, first_token=first_token)
+            first_token, filled = index == trunk.num_layers - 1 and not all_tokens, index in filled_layers
+            layer = dataclasses.replace(self, inside=self._in_dense_layers() if filled else None, macs=0)
+            live = layer._layer(index, live, norms=norms, filled=filled, first_token=first_token)
+            self.macs += layer.macs
         for config in configs:
             if isinstance(config, OnTop):
                 count = top_kind(config).count
@@ -153,19 +157,12 @@ class _Step:
         layer_input = live
         trained = self._trains_layer(index)
         n = self.rows if first_token else self.rows * self.length
-        inside = self._in_dense_layers() if filled else None
-
-        def dense_layer(name: DenseLayer, inputs: int, outputs: int, live: bool) -> bool:
-            return self._dense_layer(name, n, inputs, outputs, trained=trained, live=live, inside=inside)
-
         size, heads = trunk.hidden_size, trunk.num_heads
         if trunk.encoder_family.layer == "pre_norm":
             # In all but the first layer, the attention's input comes from the layer's own LayerNorm, so it is live if
             # that LayerNorm is trained.
             inputs, reach = live or (trained and index > 0), self._reach(index)
-            live = self.rotary_attention(
-                size, heads, trained, inputs, first_token=first_token, inside=inside, reach=reach
-            )
+            live = self.rotary_attention(size, heads, trained, inputs, first_token=first_token, reach=reach)
         else:
             live = self.attention(
                 size,
@@ -173,15 +170,14 @@ class _Step:
                 trained,
                 live,
                 first_token=first_token,
-                inside=inside,
                 buckets=trunk.relative_buckets,
                 positions_live=norms or self.trained in ("full", "adapter+trunk"),
             )
-        live = dense_layer("attention_output", trunk.hidden_size, trunk.hidden_size, live) or norms
+        live = self._dense_layer("attention_output", n, size, size, trained=trained, live=live) or norms
         if filled:
             live = self._slot("attention", n, live, layer_input, first_token=first_token) or live
-        live = dense_layer("intermediate", trunk.hidden_size, trunk.intermediate_outputs, live)
-        live = dense_layer("output", trunk.intermediate_size, trunk.hidden_size, live) or norms
+        live = self._dense_layer("intermediate", n, size, trunk.intermediate_outputs, trained=trained, live=live)
+        live = self._dense_layer("output", n, trunk.intermediate_size, size, trained=trained, live=live) or norms
         if filled:
             live = self._slot("ffn", n, live, layer_input, first_token=first_token) or live
         return live
@@ -194,7 +190,6 @@ class _Step:
         live: bool,
         *,
         first_token: bool,
-        inside: InDenseLayers | None = None,
         buckets: RelativeBuckets | None = None,
         positions_live: bool = False,
     ) -> bool:
@@ -210,18 +205,14 @@ class _Step:
           trained: Whether the matrices are trained.
           live: Whether the input is live.
           first_token: Whether only the first token's output is computed.
-          inside: The adapter in the dense layers, or None.
           buckets: Relative positions of disentangled attention, or None. Their products with queries and keys count
             once per pair of tokens.
           positions_live: Whether the relative position embeddings are live.
         """
         n = self.rows * self.length
 
-        def project(step: "_Step", name: DenseLayer, n: int) -> bool:
-            return step._dense_layer(name, n, size, size, trained=trained, live=live, inside=inside)
-
-        def project_positions(step: "_Step", name: DenseLayer, num: int) -> bool:
-            return step._dense_layer(name, num, size, size, trained=trained, live=positions_live, inside=inside)
+        def project(step: "_Step", name: DenseLayer, n: int, live: bool = live) -> bool:
+            return step._dense_layer(name, n, size, size, trained=trained, live=live)
 
         if not first_token:
             query, key, value = (project(self, name, n) for name in QUERY_KEY_VALUE)
@@ -229,19 +220,19 @@ class _Step:
             if buckets is not None:
                 used = buckets.used(self.length)
                 num_positions = used.stop - used.start
-                position_key = project_positions(self, "key", num_positions)
-                position_query = project_positions(self, "query", num_positions)
+                position_key = project(self, "key", num_positions, positions_live)
+                position_query = project(self, "query", num_positions, positions_live)
                 weights = self.product(n * self.length * size, query, position_key) or weights
                 weights = self.product(n * self.length * size, key, position_query) or weights
             return self.product(n * self.length * size, weights, value)
         turned, plain = self.apart(), self.apart()
-        query = turned._first_query(size, trained, live, inside)
-        key, value = (turned._merged(name, size, size, trained=trained, inside=inside) for name in QUERY_KEY_VALUE[1:])
+        query = turned._first_query(size, trained, live)
+        key, value = (turned._merged(name, size, trained=trained) for name in QUERY_KEY_VALUE[1:])
         projected = turned.product(self.rows * size * size, key, query)  # Kᵀ q
         weights = turned.product(n * num_heads * size, projected, live)
         num_positions = 0 if buckets is None else buckets.used_by_first_token(self.length).stop
         if num_positions:
-            query_matrix = self.apart()._merged("query", size, size, trained=trained, inside=inside)
+            query_matrix = self.apart()._merged("query", size, trained=trained)
             position_key = turned.product(num_positions * size * size, key, positions_live)
             position_query = turned.product(num_positions * size * size, query_matrix, positions_live)
             weights = turned.product(n * size, query, position_key) or weights
@@ -253,8 +244,8 @@ class _Step:
         query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
         weights = plain.product(n * size, query, key)
         if num_positions:
-            weights = plain.product(n * size, query, project_positions(plain, "key", num_positions)) or weights
-            weights = plain.product(n * size, key, project_positions(plain, "query", num_positions)) or weights
+            weights = plain.product(n * size, query, project(plain, "key", num_positions, positions_live)) or weights
+            weights = plain.product(n * size, key, project(plain, "query", num_positions, positions_live)) or weights
         plain.product(n * size, weights, value)
         self.cheaper(turned, plain)
         return context
@@ -270,15 +261,7 @@ class _Step:
         return config.window // 2 if forms.is_local[index] else None
 
     def rotary_attention(
-        self,
-        size: int,
-        num_heads: int,
-        trained: bool,
-        live: bool,
-        *,
-        first_token: bool,
-        inside: InDenseLayers | None = None,
-        reach: int | None = None,
+        self, size: int, num_heads: int, trained: bool, live: bool, *, first_token: bool, reach: int | None = None
     ) -> bool:
         """Adds an attention block with rotary positions, without its output matrix.
 
@@ -286,7 +269,7 @@ class _Step:
         position, the key matrix must be multiplied by every attended token.
 
         Args:
-          size, num_heads, trained, live, first_token, inside: As in :meth:`attention`.
+          size, num_heads, trained, live, first_token: As in :meth:`attention`.
           reach: Maximum distance between tokens that attend to each other, or None for global attention.
 
         Returns:
@@ -299,7 +282,7 @@ class _Step:
         n = self.rows * (read[0] if first_token else self.length)
 
         def project(step: "_Step", name: DenseLayer, n: int) -> bool:
-            return step._dense_layer(name, n, size, size, trained=trained, live=live, inside=inside)
+            return step._dense_layer(name, n, size, size, trained=trained, live=live)
 
         query, key = project(self, "query", queries), project(self, "key", n)
         if not first_token:
@@ -308,7 +291,7 @@ class _Step:
         # With one query per row, the keys' gradient is an outer product, which needs no multiply-adds.
         weights = self.product(pairs * size, query) or key
         turned, plain = self.apart(), self.apart()
-        value = turned._merged("value", size, size, trained=trained, inside=inside)
+        value = turned._merged("value", size, trained=trained)
         sums = turned.product(pairs * num_heads * size, weights, live)  # sums of tokens
         context = turned.product(self.rows * size * size, value, sums)
         project(plain, "value", n)
@@ -316,46 +299,35 @@ class _Step:
         self.cheaper(turned, plain)
         return context
 
-    def _first_query(self, size: int, trained: bool, live: bool, inside: InDenseLayers | None) -> bool:
+    def _first_query(self, size: int, trained: bool, live: bool) -> bool:
         """Adds the query of each row's first token; returns whether it is live.
 
         An adapter in the dense layer is merged first if that is cheaper.
         """
         apart, merged = self.apart(), self.apart()
-        query = apart._dense_layer("query", self.rows, size, size, trained=trained, live=live, inside=inside)
-        matrix = merged._merged("query", size, size, trained=trained, inside=inside)
+        query = apart._dense_layer("query", self.rows, size, size, trained=trained, live=live)
+        matrix = merged._merged("query", size, trained=trained)
         merged.product(self.rows * size * size, matrix, live)
         self.cheaper(apart, merged)
         return query
 
-    def _dense_layer(
-        self,
-        name: DenseLayer,
-        n: int,
-        inputs: int,
-        outputs: int,
-        *,
-        trained: bool,
-        live: bool,
-        inside: InDenseLayers | None,
-    ) -> bool:
+    def _dense_layer(self, name: DenseLayer, n: int, inputs: int, outputs: int, *, trained: bool, live: bool) -> bool:
         """Adds a dense layer with its adapter; returns whether its output is live."""
+        inside = self.inside
         if inside is None or name not in inside.target_modules:
             return self.dense(n, inputs, outputs, trained=trained, live=live)
         count, trains_adapter = dense_kind(inside).count, self._trains_adapters()
         return count(self, inside, name, n, inputs, outputs, trained=trains_adapter, layer_trained=trained, live=live)
 
-    def _merged(
-        self, name: DenseLayer, inputs: int, outputs: int, *, trained: bool, inside: InDenseLayers | None
-    ) -> bool:
-        """Adds the merge of a dense layer's adapter; returns whether its matrix is live.
+    def _merged(self, name: DenseLayer, size: int, *, trained: bool) -> bool:
+        """Adds the merge of an attention matrix's adapter; returns whether the matrix is live.
 
         Nothing is added if the dense layer has no adapter.
         """
-        if inside is None or name not in inside.target_modules:
+        if self.inside is None or name not in self.inside.target_modules:
             return trained
-        count = dense_kind(inside).count_merge
-        return count(self, inside, inputs, outputs, trained=self._trains_adapters()) or trained
+        count = dense_kind(self.inside).count_merge
+        return count(self, self.inside, size, size, trained=self._trains_adapters()) or trained
 
     def _in_dense_layers(self) -> InDenseLayers | None:
         """Returns the adapter in the trunk's dense layers, or None.
