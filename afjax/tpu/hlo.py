@@ -81,23 +81,26 @@ class Instruction:
     inside: str
     attributes: str
 
-    def computation(self, attribute: str) -> str | None:
-        """Returns the computation named by an attribute such as ``calls``, or None."""
-        match = re.search(rf"\b{attribute}=%?([\w.\-]+)", self.attributes)
-        return match.group(1) if match else None
+    def search(self, pattern: str) -> str:
+        """Returns the first group of a pattern's first match in the attributes; empty if there is no match."""
+        match = re.search(pattern, self.attributes)
+        return match.group(1) if match else ""
+
+    def computation(self, attribute: str) -> str:
+        """Returns the computation named by an attribute such as ``calls``; empty if the attribute is missing."""
+        return self.search(rf"\b{attribute}=%?([\w.\-]+)")
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
         """Parses a list attribute such as ``lhs_contracting_dims={1,2}``.
 
         Empty if the attribute is missing.
         """
-        match = re.search(rf"\b{attribute}=\{{([0-9,]*)\}}", self.attributes)
-        return tuple(int(number) for number in match.group(1).split(",") if number) if match else ()
+        numbers = self.search(rf"\b{attribute}=\{{([0-9,]*)\}}").split(",")
+        return tuple(int(number) for number in numbers if number)
 
     def number(self, attribute: str, default: int) -> int:
         """Parses an attribute such as ``feature_group_count=1``, or returns ``default``."""
-        match = re.search(rf"\b{attribute}=(\d+)", self.attributes)
-        return int(match.group(1)) if match else default
+        return int(self.search(rf"\b{attribute}=(\d+)") or default)
 
     @property
     def op_name(self) -> str:
@@ -105,8 +108,7 @@ class Instruction:
 
         For example, ``jit(step)/dot_general``.
         """
-        match = re.search(r'op_name="([^"]*)"', self.attributes)
-        return match.group(1) if match else ""
+        return self.search(r'op_name="([^"]*)"')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,16 +69,16 @@ class _WindowDimension:
     dilation: int
 
 
-def _window(attributes: str, rank: int) -> list[_WindowDimension]:
+def _window(instruction: Instruction, rank: int) -> list[_WindowDimension]:
     """Parses an attribute like ``window={size=2x4 stride=1x3 pad=0_0x3_3}``.
 
     Returns:
       The axes of the window. If the attribute is missing, ``rank`` axes of size 1.
     """
-    match = re.search(r"\bwindow=\{([^}]*)\}", attributes)
-    if not match:
+    window = instruction.search(r"\bwindow=\{([^}]*)\}")
+    if not window:
         return [_WindowDimension(1, 1, 0, 1, 1)] * rank
-    fields = dict(part.split("=") for part in match.group(1).split())
+    fields = dict(part.split("=") for part in window.split())
     sizes = [int(number) for number in fields["size"].split("x")]
 
     def numbers(name: str, default: int) -> list[int]:
@@ -105,7 +105,7 @@ def _window_reductions(instruction: Instruction, array: Array) -> int:
     compiler implements a sum that is broadcast back along its axis, for instance in a softmax. Such an axis counts as
     summed only once.
     """
-    window = _window(instruction.attributes, len(array.dims))
+    window = _window(instruction, len(array.dims))
     rows, summed = instruction.results[0].size, 1
     for dimension, size, result_size in zip(window, array.dims, instruction.results[0].dims, strict=True):
         if size > 1 and dimension == _WindowDimension(2 * size - 1, 1, size - 1, 1, 1):
@@ -128,7 +128,7 @@ def _convolution_multiplications(instruction: Instruction, left: Array, right: A
     assert labels is not None, f"convolution {instruction.name} has no dim_labels"
     inputs, kernel, outputs = labels.groups()
     spatial = sorted(label for label in outputs if label.isdigit())
-    window = _window(instruction.attributes, len(spatial))
+    window = _window(instruction, len(spatial))
     result = instruction.results[0]
     pairs = math.prod(
         _meeting_pairs(dimension, left.dims[inputs.index(label)], result.dims[outputs.index(label)])

@@ -24,8 +24,8 @@ def gather_chain(instruction: Instruction) -> str:
     Returns an empty string for other instructions. Every fusion that overlaps with the collective repeats it. With the
     identifier, the collective can be counted only once.
     """
-    match = re.search(r'chain_id="([^"]*)"', instruction.attributes)
-    return f"{instruction.number('channel_id', 0)}/{match.group(1)}" if match else ""
+    chain = instruction.search(r'chain_id="([^"]*)"')
+    return f"{instruction.number('channel_id', 0)}/{chain}" if chain else ""
 
 
 def group_size(attributes: str, num_devices: int) -> int:
@@ -49,5 +49,4 @@ def group_size(attributes: str, num_devices: int) -> int:
 
 
 def call_target(instruction: Instruction) -> str:
-    match = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
-    return match.group(1) if match else "unknown"
+    return instruction.search(r'custom_call_target="([^"]*)"') or "unknown"

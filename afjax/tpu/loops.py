@@ -47,8 +47,8 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
     Raises:
       UserError: The trip count is unknown.
     """
-    if recorded := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
-        return int(recorded.group(1))
+    if recorded := loop.search(r'"known_trip_count":\{"n":"(\d+)"\}'):
+        return int(recorded)
     condition, body = called(module, loop, "condition"), called(module, loop, "body")
     state, trips = start, 0
     while trips <= _MOST_TRIPS:
@@ -89,7 +89,7 @@ def called(module: Module, instruction: Instruction, attribute: str) -> Computat
     Such attributes are ``calls``, ``to_apply`` and ``body``.
     """
     name = instruction.computation(attribute)
-    assert name is not None, f"{instruction.opcode} {instruction.name} has no {attribute}"
+    assert name, f"{instruction.opcode} {instruction.name} has no {attribute}"
     return module.computations[name]
 
 
@@ -149,10 +149,8 @@ def _evaluate(
             return evaluate(module, inner, inner.root, values)
         case "compare":
             left, right = operand(0), operand(1)
-            direction = re.search(r"direction=([A-Z]{2})", instruction.attributes)
-            if left is None or right is None or direction is None:
-                return None
-            return int(_COMPARE[direction.group(1)](left, right))
+            direction = instruction.search(r"direction=([A-Z]{2})")
+            return int(_COMPARE[direction](left, right)) if direction and None not in (left, right) else None
         case "not":
             value = operand(0)
             return int(not value) if value is not None and instruction.results[0].dtype == "pred" else None

@@ -76,11 +76,6 @@ class Plan:
         return self.setup.model
 
     @property
-    def dtype(self) -> TrunkDtype:
-        """The trunk's compute dtype, which is also its parameter dtype if it is frozen."""
-        return self.model.dtype or "float32"
-
-    @property
     def length(self) -> int:
         """Number of tokens per row, including padding."""
         return self.settings.max_length

@@ -254,11 +254,10 @@ def _walk_conditional(
 
     At compile time, it is not known which branch will run.
     """
-    listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.attributes)
-    if listed:
-        names = re.findall(r"%?([\w.\-]+)", listed.group(1))
-    else:
-        names = [instruction.computation(f"{case}_computation") or "" for case in ("true", "false")]
+    listed = instruction.search(r"branch_computations=\{([^}]*)\}")
+    names = re.findall(r"%?([\w.\-]+)", listed) or [
+        instruction.computation(f"{case}_computation") for case in ("true", "false")
+    ]
     branches = []
     for name, value in zip(names, operands[1:], strict=True):
         branch = _Count()

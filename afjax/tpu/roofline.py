@@ -4,8 +4,7 @@ The resources are its compute units, memory and interconnect.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from afjax.tpu.chips import Topology
 from afjax.tpu.program import Collective, Work
@@ -30,12 +29,7 @@ class Roofline:
     @property
     def bound(self) -> Bound:
         """The bottleneck: the resource that takes longest."""
-        seconds: Mapping[Bound, float] = {
-            "compute": self.compute_s,
-            "hbm": self.hbm_s,
-            "interconnect": self.interconnect_s,
-        }
-        return max(seconds, key=lambda name: seconds[name])
+        return max(get_args(Bound), key=lambda name: float(getattr(self, f"{name}_s")))
 
     @property
     def step_s(self) -> float:
