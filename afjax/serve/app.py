@@ -243,20 +243,15 @@ class _Service:
           HTTPException: The queue is full or closed, a row is invalid, a task is unknown, or the client has
             disconnected.
         """
-        with _queue_errors(self._config.max_queue):
+        with _http_errors(self._config.max_queue):
             # Reserve capacity before tokenization. Otherwise, requests that wait for a thread would form an
             # unbounded queue.
             batcher.reserve(num_reserved)
-        try:
-            parts = await run_in_threadpool(read)
-        except BaseException as error:
-            batcher.release(num_reserved)
-            if isinstance(error, UnknownTaskError):
-                raise HTTPException(404, str(error)) from None
-            if isinstance(error, UserError):
-                raise HTTPException(400, str(error)) from None
-            raise
-        with _queue_errors(self._config.max_queue):
+            try:
+                parts = await run_in_threadpool(read)
+            except BaseException:
+                batcher.release(num_reserved)
+                raise
             outputs = asyncio.wrap_future(batcher.submit(parts, reserved=num_reserved))
         gone = asyncio.create_task(_disconnected(request))
         try:
@@ -304,10 +299,14 @@ def _errors_of_outputs() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _queue_errors(max_queue: int) -> Iterator[None]:
-    """Converts the batcher's exceptions to HTTP errors."""
+def _http_errors(max_queue: int) -> Iterator[None]:
+    """Converts the exceptions of a batcher, and errors in a request's rows, to HTTP errors."""
     try:
         yield
+    except UnknownTaskError as error:
+        raise HTTPException(404, str(error)) from None
+    except UserError as error:
+        raise HTTPException(400, str(error)) from None
     except TooLargeError:
         message = (
             f"The request exceeds the queue limit of {max_queue} sequences; send fewer rows, shorter texts, or fewer "
