@@ -48,26 +48,20 @@ _IDLE: Mapping[str, Any] = {
     "phm_rank": 1,
     "phm_bias": True,
 }
+_PFEIFFER = {
+    "mh_adapter": False,
+    "output_adapter": True,
+    "reduction_factor": 16,
+    "non_linearity": "relu",
+    "original_ln_before": True,
+}
+_HOULSBY = {"mh_adapter": True, "output_adapter": True, "reduction_factor": 16, "non_linearity": "swish"}
 # Configs that a file can refer to by name. Settings equal to the defaults are omitted.
 _NAMED: Mapping[str, Mapping[str, Any]] = {
-    name: settings
-    for names, settings in (
-        (
-            ("pfeiffer", "seq_bn"),
-            {
-                "mh_adapter": False,
-                "output_adapter": True,
-                "reduction_factor": 16,
-                "non_linearity": "relu",
-                "original_ln_before": True,
-            },
-        ),
-        (
-            ("houlsby", "double_seq_bn"),
-            {"mh_adapter": True, "output_adapter": True, "reduction_factor": 16, "non_linearity": "swish"},
-        ),
-    )
-    for name in names
+    "pfeiffer": _PFEIFFER,
+    "seq_bn": _PFEIFFER,
+    "houlsby": _HOULSBY,
+    "double_seq_bn": _HOULSBY,
 }
 _POSITIONS: Mapping[tuple[bool, bool], Position] = {
     (True, True): "both",
