@@ -85,17 +85,9 @@ def _window(instruction: Instruction, rank: int) -> list[_WindowDimension]:
         given = fields.get(name)
         return [int(number.split("_")[0]) for number in given.split("x")] if given else [default] * len(sizes)
 
-    return [
-        _WindowDimension(*dimension)
-        for dimension in zip(
-            sizes,
-            numbers("stride", 1),
-            numbers("pad", 0),
-            numbers("lhs_dilate", 1),
-            numbers("rhs_dilate", 1),
-            strict=True,
-        )
-    ]
+    strides, paddings = numbers("stride", 1), numbers("pad", 0)
+    base_dilations, dilations = numbers("lhs_dilate", 1), numbers("rhs_dilate", 1)
+    return list(map(_WindowDimension, sizes, strides, paddings, base_dilations, dilations))
 
 
 def _window_reductions(instruction: Instruction, array: Array) -> int:

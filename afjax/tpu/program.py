@@ -65,12 +65,22 @@ class Work:
       uncounted: Targets of custom calls (such as hand-written kernels) whose operations are not included in ``flops``.
     """
 
-    flops: int
-    matmul_flops: int
-    bytes_accessed: int
-    hbm_bytes: int
-    collectives: tuple[Collective, ...]
-    uncounted: tuple[str, ...]
+    flops: int = 0
+    matmul_flops: int = 0
+    bytes_accessed: int = 0
+    hbm_bytes: int = 0
+    collectives: tuple[Collective, ...] = ()
+    uncounted: tuple[str, ...] = ()
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            flops=self.flops + other.flops,
+            matmul_flops=self.matmul_flops + other.matmul_flops,
+            bytes_accessed=self.bytes_accessed + other.bytes_accessed,
+            hbm_bytes=self.hbm_bytes + other.hbm_bytes,
+            collectives=self.collectives + other.collectives,
+            uncounted=tuple(sorted({*self.uncounted, *other.uncounted})),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,59 +156,31 @@ def count_work(text: str) -> Work:
     """
     module = parse_module(text)
     entry = module.computations[module.entry]
-    count = _Count()
-    _walk(module, entry, (None,) * len(entry.parameters), count, times=1, fused=False)
-    return Work(
-        flops=count.flops,
-        matmul_flops=count.matmul_flops,
-        bytes_accessed=count.bytes_accessed,
-        hbm_bytes=count.hbm_bytes,
-        collectives=tuple(count.collectives),
-        uncounted=tuple(sorted(count.uncounted)),
-    )
-
-
-@dataclasses.dataclass
-class _Count:
-    """Running totals for the fields of :class:`Work`."""
-
-    flops: int = 0
-    matmul_flops: int = 0
-    bytes_accessed: int = 0
-    hbm_bytes: int = 0
-    collectives: list[Collective] = dataclasses.field(default_factory=list)
-    uncounted: set[str] = dataclasses.field(default_factory=set)
-
-    def add(self, other: "_Count") -> None:
-        for name in ("flops", "matmul_flops", "bytes_accessed", "hbm_bytes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.collectives += other.collectives
-        self.uncounted |= other.uncounted
+    return _walk(module, entry, (None,) * len(entry.parameters), times=1, fused=False)
 
 
 def _walk(
     module: Module,
     computation: Computation,
     arguments: tuple[Value, ...],
-    count: _Count,
     *,
     times: int,
     fused: bool,
     chains: set[str] | None = None,
-) -> None:
-    """Adds a computation's work to ``count``.
+) -> Work:
+    """Counts a computation's work.
 
     Args:
       module: The program.
       computation: The computation to walk.
       arguments: The known values of its parameters, which determine the trip counts of nested loops.
-      count: The totals to add to.
       times: How often the computation runs per step.
       fused: Whether the computation is the body of a fusion, whose intermediate arrays do not go through memory.
       chains: Identifiers of the asynchronous collectives counted so far (:func:`gather_chain`).
     """
     known_values: dict[str, Value] = {}
     chains = set() if chains is None else chains
+    total = Work()
 
     def values(instruction: Instruction) -> tuple[Value, ...]:
         return tuple(evaluate(module, computation, name, arguments, known_values) for name in instruction.operands)
@@ -210,47 +192,41 @@ def _walk(
             trips = trip_count(module, instruction, start)
             state = (constant_state(module, instruction, start, trips),)
             for part, runs in (("body", trips), ("condition", trips + 1)):
-                inner = called(module, instruction, part)
-                _walk(module, inner, state, count, times=times * runs, fused=fused)
+                total += _walk(module, called(module, instruction, part), state, times=times * runs, fused=fused)
             continue
         if opcode == "conditional":
-            _walk_conditional(module, computation, instruction, values(instruction), count, times=times, fused=fused)
+            total += _walk_conditional(module, instruction, values(instruction), times=times, fused=fused)
             continue
         if opcode in ("call", "async-start"):
             inner = called(module, instruction, "to_apply" if opcode == "call" else "calls")
-            _walk(module, inner, values(instruction), count, times=times, fused=fused)
+            total += _walk(module, inner, values(instruction), times=times, fused=fused)
             continue
         if opcode == "fusion":
             inner = called(module, instruction, "calls")
-            _walk(module, inner, values(instruction), count, times=times, fused=True, chains=chains)
-        flops = count_flops(module, computation, instruction)
-        count.flops += times * flops
-        if opcode in ("dot", "convolution"):
-            count.matmul_flops += times * flops
-        if opcode == "custom-call" and call_target(instruction) not in FREE_CALLS:
-            count.uncounted.add(call_target(instruction))
-        kind = opcode.removesuffix("-start")
-        chain = gather_chain(instruction)
+            total += _walk(module, inner, values(instruction), times=times, fused=True, chains=chains)
+        flops = times * count_flops(module, computation, instruction)
+        traffic = [] if fused else list(memory_traffic(module, computation, instruction))
+        is_uncounted = opcode == "custom-call" and call_target(instruction) not in FREE_CALLS
+        collectives: tuple[Collective, ...] = ()
+        kind, chain = opcode.removesuffix("-start"), gather_chain(instruction)
         if kind in _COLLECTIVES and not (chain and chain in chains):
             chains.add(chain)
-            count.collectives.append(_collective(module, computation, instruction, kind, times))
-        if not fused:
-            for array, share in memory_traffic(module, computation, instruction):
-                count.bytes_accessed += times * share
-                count.hbm_bytes += times * share if array.space == 0 else 0
+            collectives = (_collective(module, computation, instruction, kind, times),)
+        total += Work(
+            flops=flops,
+            matmul_flops=flops if opcode in ("dot", "convolution") else 0,
+            bytes_accessed=times * sum(share for _, share in traffic),
+            hbm_bytes=times * sum(share for array, share in traffic if array.space == 0),
+            collectives=collectives,
+            uncounted=(call_target(instruction),) if is_uncounted else (),
+        )
+    return total
 
 
 def _walk_conditional(
-    module: Module,
-    computation: Computation,
-    instruction: Instruction,
-    operands: tuple[Value, ...],
-    count: _Count,
-    *,
-    times: int,
-    fused: bool,
-) -> None:
-    """Adds the most expensive branch of a conditional.
+    module: Module, instruction: Instruction, operands: tuple[Value, ...], *, times: int, fused: bool
+) -> Work:
+    """Counts the most expensive branch of a conditional.
 
     At compile time, it is not known which branch will run.
     """
@@ -258,12 +234,11 @@ def _walk_conditional(
     names = re.findall(r"%?([\w.\-]+)", listed) or [
         instruction.computation(f"{case}_computation") for case in ("true", "false")
     ]
-    branches = []
-    for name, value in zip(names, operands[1:], strict=True):
-        branch = _Count()
-        _walk(module, module.computations[name], (value,), branch, times=times, fused=fused)
-        branches.append(branch)
-    count.add(max(branches, key=lambda branch: branch.flops))
+    branches = [
+        _walk(module, module.computations[name], (value,), times=times, fused=fused)
+        for name, value in zip(names, operands[1:], strict=True)
+    ]
+    return max(branches, key=lambda branch: branch.flops)
 
 
 def _collective(
