@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,21 +68,17 @@ def new_folder(output: Path) -> Iterator[Path]:
     """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=f".{output.name},", dir=output.parent))
+        temporary = tempfile.TemporaryDirectory(
+            prefix=f".{output.name},", dir=output.parent, ignore_cleanup_errors=True
+        )
     except OSError as error:
         raise UserError(f"{output} cannot be created ({error_text(error)}); choose another --output.") from error
-    try:
-        yield new
-        # mkdtemp creates folders with mode 0700.
-        os.chmod(new, 0o777 & ~_umask())
-        os.rename(new, output)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written ({error_text(error)}); choose another --output.") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with temporary as parent:
+        # A temporary folder has mode 0700, but a folder inside it has the usual mode.
+        new = Path(parent) / output.name
+        try:
+            new.mkdir()
+            yield new
+            os.rename(new, output)
+        except OSError as error:
+            raise UserError(f"{output} cannot be written ({error_text(error)}); choose another --output.") from error
