@@ -22,7 +22,7 @@ from afjax.errors import UserError
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=\s]*)\](?:\{([^{}]*)\})?")
-_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+)\s*\(.*->.*\{\s*$")
+_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+)\s*\(.*->.*\{\s*$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 
 
@@ -72,6 +72,7 @@ class Instruction:
       operands: Names of the operands' instructions.
       inside: The text between the parentheses: a constant's value, a parameter's number, or the operands.
       attributes: The text after the parentheses.
+      module: The program.
     """
 
     name: str
@@ -80,15 +81,18 @@ class Instruction:
     operands: tuple[str, ...]
     inside: str
     attributes: str
+    module: "Module" = dataclasses.field(repr=False, compare=False)
 
     def search(self, pattern: str) -> str:
         """Returns the first group of a pattern's first match in the attributes; empty if there is no match."""
         match = re.search(pattern, self.attributes)
         return match.group(1) if match else ""
 
-    def computation(self, attribute: str) -> str:
-        """Returns the computation named by an attribute such as ``calls``; empty if the attribute is missing."""
-        return self.search(rf"\b{attribute}=%?([\w.\-]+)")
+    def called(self, attribute: str) -> "Computation":
+        """Looks up the computation named by an attribute such as ``calls``, ``to_apply`` or ``body``."""
+        name = self.search(rf"\b{attribute}=%?([\w.\-]+)")
+        assert name, f"{self.opcode} {self.name} has no {attribute}"
+        return self.module.computations[name]
 
     def numbers(self, attribute: str) -> tuple[int, ...]:
         """Parses a list attribute such as ``lhs_contracting_dims={1,2}``.
@@ -166,30 +170,30 @@ def parse_module(text: str) -> Module:
     Raises:
       UserError: The text is not a compiled program.
     """
-    computations: dict[str, Computation] = {}
-    entry = ""
-    name, root = "", ""
-    instructions: dict[str, Instruction] = {}
-    for line in text.splitlines():
-        if header := _HEADER.match(line):
-            name, root, instructions = header.group(2), "", {}
-            entry = name if header.group(1) else entry
-        elif line.startswith("}") and name:
-            computations[name] = Computation(name, instructions, root or next(reversed(instructions)))
-            name = ""
-        elif name and (start := _INSTRUCTION.match(line)):
-            instruction = _parse_instruction(start.group(2), line[start.end() :])
-            instructions[instruction.name] = instruction
-            root = instruction.name if start.group(1) else root
+    entry = re.search(r"^ENTRY %?([\w.\-]+)\s*\(.*->.*\{\s*$", text, re.MULTILINE)
     if not entry:
         raise UserError(
             "This is not the text of a compiled program: it has no ENTRY. Pass the result of compiled.as_text()."
         )
     counts = [re.search(rf"^HloModule .*\b{field}=(\d+)", text) for field in ("num_partitions", "replica_count")]
-    return Module(computations, entry, math.prod(int(match.group(1)) for match in counts if match))
+    computations: dict[str, Computation] = {}
+    module = Module(computations, entry.group(1), math.prod(int(match.group(1)) for match in counts if match))
+    name, root = "", ""
+    instructions: dict[str, Instruction] = {}
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            name, root, instructions = header.group(1), "", {}
+        elif line.startswith("}") and name:
+            computations[name] = Computation(name, instructions, root or next(reversed(instructions)))
+            name = ""
+        elif name and (start := _INSTRUCTION.match(line)):
+            instruction = _parse_instruction(module, start.group(2), line[start.end() :])
+            instructions[instruction.name] = instruction
+            root = instruction.name if start.group(1) else root
+    return module
 
 
-def _parse_instruction(name: str, text: str) -> Instruction:
+def _parse_instruction(module: Module, name: str, text: str) -> Instruction:
     """Parses the right-hand side of an instruction, ``f32[2]{0} add(%a, %b), ...``."""
     cut = _closing_parenthesis(text, 0) + 1 if text.startswith("(") else text.index(" ")
     shape, text = text[:cut], text[cut:].lstrip()
@@ -198,7 +202,7 @@ def _parse_instruction(name: str, text: str) -> Instruction:
     opcode, inside, attributes = text[:begin], text[begin + 1 : end], text[end + 1 :]
     # Do not search constants for operands, because a string constant may contain any character.
     operands = () if opcode in ("constant", "parameter") else tuple(re.findall(r"%([\w.\-]+)", inside))
-    return Instruction(name, opcode, _parse_arrays(shape), operands, inside, attributes)
+    return Instruction(name, opcode, _parse_arrays(shape), operands, inside, attributes, module)
 
 
 def _parse_arrays(shape: str) -> tuple[Array, ...]:

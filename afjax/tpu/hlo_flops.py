@@ -7,8 +7,7 @@ import re
 
 import numpy as np
 
-from afjax.tpu.hlo import Array, Computation, Instruction, Module
-from afjax.tpu.loops import called
+from afjax.tpu.hlo import Array, Computation, Instruction
 
 _ARITHMETIC = frozenset(
     "abs add and ceil clamp compare complex convert count-leading-zeros divide floor imag is-finite maximum minimum "
@@ -17,7 +16,7 @@ _ARITHMETIC = frozenset(
 )
 
 
-def count_flops(module: Module, computation: Computation, instruction: Instruction) -> int:
+def count_flops(computation: Computation, instruction: Instruction) -> int:
     """Counts the operations of one instruction.
 
     The count is 0 for a fusion, because the instructions inside it are counted separately.
@@ -33,14 +32,14 @@ def count_flops(module: Module, computation: Computation, instruction: Instructi
         case "convolution":
             return 2 * _convolution_multiplications(instruction, arrays[0], arrays[1])
         case "reduce":
-            return (arrays[0].size - size) * _flops_of_applied(module, instruction)
+            return (arrays[0].size - size) * _flops_of_applied(instruction)
         case "reduce-window":
-            return _window_reductions(instruction, arrays[0]) * _flops_of_applied(module, instruction)
+            return _window_reductions(instruction, arrays[0]) * _flops_of_applied(instruction)
         case "map":
-            return size * _flops_of_applied(module, instruction)
+            return size * _flops_of_applied(instruction)
         case "scatter":
             updates = arrays[-1]
-            return updates.size * _flops_of_applied(module, instruction)
+            return updates.size * _flops_of_applied(instruction)
         case "sort":
             return arrays[0].size * max(arrays[0].size - 1, 0).bit_length()
         case "all-reduce" | "all-reduce-start":
@@ -49,10 +48,10 @@ def count_flops(module: Module, computation: Computation, instruction: Instructi
     return 0
 
 
-def _flops_of_applied(module: Module, instruction: Instruction) -> int:
+def _flops_of_applied(instruction: Instruction) -> int:
     """Counts the operations in the function that a reduction, map or scatter applies."""
-    applied = called(module, instruction, "to_apply")
-    return sum(count_flops(module, applied, inner) for inner in applied.instructions.values())
+    applied = instruction.called("to_apply")
+    return sum(count_flops(applied, inner) for inner in applied.instructions.values())
 
 
 @dataclasses.dataclass(frozen=True)

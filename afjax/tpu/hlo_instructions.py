@@ -28,12 +28,13 @@ def gather_chain(instruction: Instruction) -> str:
     return f"{instruction.number('channel_id', 0)}/{chain}" if chain else ""
 
 
-def group_size(attributes: str, num_devices: int) -> int:
+def group_size(instruction: Instruction) -> int:
     """Returns the number of devices in each group of a collective.
 
     Handles every format in which XLA writes ``replica_groups``, and the ``source_target_pairs`` of a permutation. If
-    neither is present, the group has ``num_devices``.
+    neither is present, the group has all devices.
     """
+    attributes = instruction.attributes
     if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
         return len(set(re.findall(r"\d+", pairs.group(1))))
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
@@ -45,7 +46,7 @@ def group_size(attributes: str, num_devices: int) -> int:
         return int(tiles.group(2))
     if groups := re.search(r"replica_groups=\{\{([0-9,]+)\}", attributes):
         return len(groups.group(1).split(","))
-    return num_devices
+    return instruction.module.num_devices
 
 
 def call_target(instruction: Instruction) -> str:

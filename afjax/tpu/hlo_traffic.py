@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 
-from afjax.tpu.hlo import Array, Computation, Instruction, Module
+from afjax.tpu.hlo import Array, Computation, Instruction
 from afjax.tpu.hlo_instructions import FREE, FREE_CALLS, call_target, gather_chain, group_size
-from afjax.tpu.loops import called
 
 
-def memory_traffic(module: Module, computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
+def memory_traffic(computation: Computation, instruction: Instruction) -> Iterable[tuple[Array, int]]:
     """Lists ``(array, bytes)`` that a top-level instruction reads and writes.
 
     Reading or updating a slice in place only counts the slice. For instance, each iteration of a scan over layers gets
@@ -37,17 +36,17 @@ def memory_traffic(module: Module, computation: Computation, instruction: Instru
         case "copy-start":
             return _full_traffic([read[0], results[0]])
         case "fusion":
-            inner = called(module, instruction, "calls")
+            inner = instruction.called("calls")
             reads = [
-                (arrays[0], min(_bytes_read(module, inner, parameter), arrays[0].num_bytes))
+                (arrays[0], min(_bytes_read(inner, parameter), arrays[0].num_bytes))
                 for arrays, parameter in zip(operands, inner.parameters, strict=True)
                 if arrays
             ]
-            return [*reads, *zip(results, _bytes_written(module, inner), strict=True)]
+            return [*reads, *zip(results, _bytes_written(inner), strict=True)]
     if opcode.endswith("-start"):
         # The results include the operands, so compute the bytes written from the operands. An all-gather's output is
         # larger by the group size.
-        share = group_size(instruction.attributes, module.num_devices) if opcode == "all-gather-start" else 1
+        share = group_size(instruction) if opcode == "all-gather-start" else 1
         return [*_full_traffic(read), *((array, share * array.num_bytes) for array in read)]
     return _full_traffic([*read, *results])
 
@@ -56,7 +55,7 @@ def _full_traffic(arrays: Iterable[Array]) -> list[tuple[Array, int]]:
     return [(array, array.num_bytes) for array in arrays]
 
 
-def _bytes_read(module: Module, fused: Computation, name: str) -> int:
+def _bytes_read(fused: Computation, name: str) -> int:
     """Counts the bytes of an instruction's result that are read within a fusion.
 
     The instruction is usually a parameter.
@@ -65,8 +64,8 @@ def _bytes_read(module: Module, fused: Computation, name: str) -> int:
     total = 0
     for user in fused.users[name]:
         positions = [number for number, operand in enumerate(user.operands) if operand == name]
-        if _is_view(module, user):
-            total += _bytes_read(module, fused, user.name)
+        if _is_view(user):
+            total += _bytes_read(fused, user.name)
             continue
         match user.opcode:
             case "dynamic-slice" | "slice" | "gather" if positions == [0]:
@@ -76,8 +75,8 @@ def _bytes_read(module: Module, fused: Computation, name: str) -> int:
             case "scatter" if positions == [0]:
                 total += fused.instructions[user.operands[-1]].results[0].num_bytes
             case "fusion":
-                inner = called(module, user, "calls")
-                total += sum(_bytes_read(module, inner, inner.parameters[number]) for number in positions)
+                inner = user.called("calls")
+                total += sum(_bytes_read(inner, inner.parameters[number]) for number in positions)
             case "tuple":
                 # The array is passed on without being read.
                 total += 0
@@ -86,17 +85,17 @@ def _bytes_read(module: Module, fused: Computation, name: str) -> int:
     return min(total, array.num_bytes)
 
 
-def _bytes_written(module: Module, fused: Computation) -> list[int]:
+def _bytes_written(fused: Computation) -> list[int]:
     """Counts the bytes that a fusion writes to each of its results."""
     root = fused.instructions[fused.root]
     names = root.operands if root.opcode == "tuple" else (fused.root,)
-    return [written for name in names for written in _bytes_written_by(module, fused, name)]
+    return [written for name in names for written in _bytes_written_by(fused, name)]
 
 
-def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int]:
+def _bytes_written_by(fused: Computation, name: str) -> list[int]:
     instruction = fused.instructions[name]
-    if _is_view(module, instruction):
-        return _bytes_written_by(module, fused, instruction.operands[0])
+    if _is_view(instruction):
+        return _bytes_written_by(fused, instruction.operands[0])
     match instruction.opcode:
         case "parameter":
             # The array is passed on without being written.
@@ -107,25 +106,25 @@ def _bytes_written_by(module: Module, fused: Computation, name: str) -> list[int
             # The gathered array is written once; it is counted for the fusion that completes the collective.
             return [0 for _ in instruction.results]
         case "fusion":
-            return _bytes_written(module, called(module, instruction, "calls"))
-        case "dynamic-update-slice" | "scatter" if _is_parameter(module, fused, instruction.operands[0]):
+            return _bytes_written(instruction.called("calls"))
+        case "dynamic-update-slice" | "scatter" if _is_parameter(fused, instruction.operands[0]):
             number = 1 if instruction.opcode == "dynamic-update-slice" else -1
             return [fused.instructions[instruction.operands[number]].results[0].num_bytes]
     return [array.num_bytes for array in instruction.results]
 
 
-def _is_parameter(module: Module, fused: Computation, name: str) -> bool:
+def _is_parameter(fused: Computation, name: str) -> bool:
     """Returns whether an instruction is a parameter or a view of one.
 
     Such an array can be updated in place.
     """
     instruction = fused.instructions[name]
-    if _is_view(module, instruction):
-        return _is_parameter(module, fused, instruction.operands[0])
+    if _is_view(instruction):
+        return _is_parameter(fused, instruction.operands[0])
     return instruction.opcode == "parameter"
 
 
-def _is_view(module: Module, instruction: Instruction) -> bool:
+def _is_view(instruction: Instruction) -> bool:
     """Returns whether an instruction within a fusion is a view of its operand.
 
     Only the used part of a view is read. Views are bitcasts, and fusions that consist of a single copy and alias their
@@ -136,5 +135,5 @@ def _is_view(module: Module, instruction: Instruction) -> bool:
         return True
     if instruction.opcode != "fusion" or "output_to_operand_aliasing={{}: (0, {})}" not in instruction.attributes:
         return False
-    inner = called(module, instruction, "calls").instructions.values()
+    inner = instruction.called("calls").instructions.values()
     return [step.opcode for step in inner] == ["parameter", "copy"]

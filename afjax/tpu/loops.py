@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.tpu.hlo import Computation, Instruction, Module
+from afjax.tpu.hlo import Computation, Instruction
 
 # An integer, a tuple of values, or None for a value that is unknown at compile time.
 Value = Any
@@ -36,11 +36,10 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def trip_count(module: Module, loop: Instruction, start: Value) -> int:
+def trip_count(loop: Instruction, start: Value) -> int:
     """Finds how often a ``while`` runs its body.
 
     Args:
-      module: The program.
       loop: The ``while`` instruction.
       start: The initial state, from :func:`evaluate`.
 
@@ -49,15 +48,15 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
     """
     if recorded := loop.search(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(recorded)
-    condition, body = called(module, loop, "condition"), called(module, loop, "body")
+    condition, body = loop.called("condition"), loop.called("body")
     state, trips = start, 0
     while trips <= _MOST_TRIPS:
-        runs = evaluate(module, condition, condition.root, (state,))
+        runs = evaluate(condition, condition.root, (state,))
         if runs is None:
             break
         if not runs:
             return trips
-        after = evaluate(module, body, body.root, (state,))
+        after = evaluate(body, body.root, (state,))
         if after == state:
             break
         state = after
@@ -68,7 +67,7 @@ def trip_count(module: Module, loop: Instruction, start: Value) -> int:
     )
 
 
-def constant_state(module: Module, loop: Instruction, start: Value, trips: int) -> Value:
+def constant_state(loop: Instruction, start: Value, trips: int) -> Value:
     """Replaces values that change between a loop's iterations with None.
 
     The values are the loop's initial state. A value counts as changing if the first iteration changes it. If there is
@@ -76,34 +75,19 @@ def constant_state(module: Module, loop: Instruction, start: Value, trips: int) 
     """
     if not isinstance(start, tuple) or trips == 1:
         return start
-    body = called(module, loop, "body")
-    after = evaluate(module, body, body.root, (start,))
+    body = loop.called("body")
+    after = evaluate(body, body.root, (start,))
     if not isinstance(after, tuple):
         return None
     return tuple(old if old == new else None for old, new in zip(start, after, strict=True))
 
 
-def called(module: Module, instruction: Instruction, attribute: str) -> Computation:
-    """Looks up the computation named by an instruction's attribute.
-
-    Such attributes are ``calls``, ``to_apply`` and ``body``.
-    """
-    name = instruction.computation(attribute)
-    assert name, f"{instruction.opcode} {instruction.name} has no {attribute}"
-    return module.computations[name]
-
-
 def evaluate(
-    module: Module,
-    computation: Computation,
-    name: str,
-    arguments: tuple[Value, ...],
-    known: dict[str, Value] | None = None,
+    computation: Computation, name: str, arguments: tuple[Value, ...], known: dict[str, Value] | None = None
 ) -> Value:
     """Evaluates an instruction as far as possible at compile time.
 
     Args:
-      module: The program.
       computation: The computation that contains the instruction.
       name: The instruction's name.
       arguments: Values of the computation's parameters.
@@ -114,16 +98,12 @@ def evaluate(
     """
     known = {} if known is None else known
     if name not in known:
-        known[name] = _evaluate(module, computation, computation.instructions[name], arguments, known)
+        known[name] = _evaluate(computation, computation.instructions[name], arguments, known)
     return known[name]
 
 
 def _evaluate(
-    module: Module,
-    computation: Computation,
-    instruction: Instruction,
-    arguments: tuple[Value, ...],
-    known_values: dict[str, Value],
+    computation: Computation, instruction: Instruction, arguments: tuple[Value, ...], known_values: dict[str, Value]
 ) -> Value:
     opcode = instruction.opcode
     if not any(not array.dims and array.dtype[0] in "sup" for array in instruction.results):
@@ -131,7 +111,7 @@ def _evaluate(
         return None
 
     def operand(number: int) -> Value:
-        return evaluate(module, computation, instruction.operands[number], arguments, known_values)
+        return evaluate(computation, instruction.operands[number], arguments, known_values)
 
     match opcode:
         case "parameter":
@@ -144,9 +124,9 @@ def _evaluate(
             elements = operand(0)
             return elements[instruction.number("index", 0)] if isinstance(elements, tuple) else None
         case "fusion" | "call":
-            inner = called(module, instruction, "calls" if opcode == "fusion" else "to_apply")
+            inner = instruction.called("calls" if opcode == "fusion" else "to_apply")
             values = tuple(operand(number) for number in range(len(instruction.operands)))
-            return evaluate(module, inner, inner.root, values)
+            return evaluate(inner, inner.root, values)
         case "compare":
             left, right = operand(0), operand(1)
             direction = instruction.search(r"direction=([A-Z]{2})")

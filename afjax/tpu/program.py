@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 import jax
 
-from afjax.tpu.hlo import Computation, Instruction, Module, parse_module
+from afjax.tpu.hlo import Computation, Instruction, parse_module
 from afjax.tpu.hlo_flops import count_flops
 from afjax.tpu.hlo_instructions import FREE_CALLS, call_target, gather_chain, group_size
 from afjax.tpu.hlo_traffic import memory_traffic
-from afjax.tpu.loops import Value, called, constant_state, evaluate, trip_count
+from afjax.tpu.loops import Value, constant_state, evaluate, trip_count
 
 _COLLECTIVES = (
     "all-gather",
@@ -156,22 +156,15 @@ def count_work(text: str) -> Work:
     """
     module = parse_module(text)
     entry = module.computations[module.entry]
-    return _walk(module, entry, (None,) * len(entry.parameters), times=1, fused=False)
+    return _walk(entry, (None,) * len(entry.parameters), times=1, fused=False)
 
 
 def _walk(
-    module: Module,
-    computation: Computation,
-    arguments: tuple[Value, ...],
-    *,
-    times: int,
-    fused: bool,
-    chains: set[str] | None = None,
+    computation: Computation, arguments: tuple[Value, ...], *, times: int, fused: bool, chains: set[str] | None = None
 ) -> Work:
     """Counts a computation's work.
 
     Args:
-      module: The program.
       computation: The computation to walk.
       arguments: The known values of its parameters, which determine the trip counts of nested loops.
       times: How often the computation runs per step.
@@ -183,35 +176,35 @@ def _walk(
     total = Work()
 
     def values(instruction: Instruction) -> tuple[Value, ...]:
-        return tuple(evaluate(module, computation, name, arguments, known_values) for name in instruction.operands)
+        return tuple(evaluate(computation, name, arguments, known_values) for name in instruction.operands)
 
     for instruction in computation.instructions.values():
         opcode = instruction.opcode
         if opcode == "while":
             start = values(instruction)[0]
-            trips = trip_count(module, instruction, start)
-            state = (constant_state(module, instruction, start, trips),)
+            trips = trip_count(instruction, start)
+            state = (constant_state(instruction, start, trips),)
             for part, runs in (("body", trips), ("condition", trips + 1)):
-                total += _walk(module, called(module, instruction, part), state, times=times * runs, fused=fused)
+                total += _walk(instruction.called(part), state, times=times * runs, fused=fused)
             continue
         if opcode == "conditional":
-            total += _walk_conditional(module, instruction, values(instruction), times=times, fused=fused)
+            total += _walk_conditional(instruction, values(instruction), times=times, fused=fused)
             continue
         if opcode in ("call", "async-start"):
-            inner = called(module, instruction, "to_apply" if opcode == "call" else "calls")
-            total += _walk(module, inner, values(instruction), times=times, fused=fused)
+            inner = instruction.called("to_apply" if opcode == "call" else "calls")
+            total += _walk(inner, values(instruction), times=times, fused=fused)
             continue
         if opcode == "fusion":
-            inner = called(module, instruction, "calls")
-            total += _walk(module, inner, values(instruction), times=times, fused=True, chains=chains)
-        flops = times * count_flops(module, computation, instruction)
-        traffic = [] if fused else list(memory_traffic(module, computation, instruction))
+            inner = instruction.called("calls")
+            total += _walk(inner, values(instruction), times=times, fused=True, chains=chains)
+        flops = times * count_flops(computation, instruction)
+        traffic = [] if fused else list(memory_traffic(computation, instruction))
         is_uncounted = opcode == "custom-call" and call_target(instruction) not in FREE_CALLS
         collectives: tuple[Collective, ...] = ()
         kind, chain = opcode.removesuffix("-start"), gather_chain(instruction)
         if kind in _COLLECTIVES and not (chain and chain in chains):
             chains.add(chain)
-            collectives = (_collective(module, computation, instruction, kind, times),)
+            collectives = (_collective(computation, instruction, kind, times),)
         total += Work(
             flops=flops,
             matmul_flops=flops if opcode in ("dot", "convolution") else 0,
@@ -223,29 +216,24 @@ def _walk(
     return total
 
 
-def _walk_conditional(
-    module: Module, instruction: Instruction, operands: tuple[Value, ...], *, times: int, fused: bool
-) -> Work:
+def _walk_conditional(instruction: Instruction, operands: tuple[Value, ...], *, times: int, fused: bool) -> Work:
     """Counts the most expensive branch of a conditional.
 
     At compile time, it is not known which branch will run.
     """
     listed = instruction.search(r"branch_computations=\{([^}]*)\}")
-    names = re.findall(r"%?([\w.\-]+)", listed) or [
-        instruction.computation(f"{case}_computation") for case in ("true", "false")
-    ]
+    computations = [instruction.module.computations[name] for name in re.findall(r"%?([\w.\-]+)", listed)]
+    computations = computations or [instruction.called(f"{case}_computation") for case in ("true", "false")]
     branches = [
-        _walk(module, module.computations[name], (value,), times=times, fused=fused)
-        for name, value in zip(names, operands[1:], strict=True)
+        _walk(computation, (value,), times=times, fused=fused)
+        for computation, value in zip(computations, operands[1:], strict=True)
     ]
     return max(branches, key=lambda branch: branch.flops)
 
 
-def _collective(
-    module: Module, computation: Computation, instruction: Instruction, kind: str, times: int
-) -> Collective:
+def _collective(computation: Computation, instruction: Instruction, kind: str, times: int) -> Collective:
     arrays = [array for operand in computation.operands(instruction) for array in operand.results]
-    size = group_size(instruction.attributes, module.num_devices)
+    size = group_size(instruction)
     if kind == "all-reduce" and "reduce-scatter" in computation.name:
         # The TPU compiler implements a reduce-scatter as a fusion (%all-reduce-scatter) of an all-reduce and a slice.
         kind = "reduce-scatter"
