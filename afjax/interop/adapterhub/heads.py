@@ -57,9 +57,14 @@ def read_head(part: Part, name: str, trunk: Trunk) -> tuple[HeadRecord, Tree]:
     Raises:
       UserError: afjax does not support the head, or the tensors do not match its settings and the trunk.
     """
-    settings, modules = _settings(part, trunk)
-    kind, labels, outputs = _outputs(settings, part.where)
-    config = _config(settings, kind, part.where).with_pooling("first")
+    if part.envelope.get("config") is None:
+        settings, layout = _static_settings(part, trunk)
+        kind, labels, outputs = _outputs(settings, part.where)
+        modules, config = layout.linear, layout.config
+    else:
+        settings, modules = _flex_settings(part)
+        kind, labels, outputs = _outputs(settings, part.where)
+        config = _config(settings, kind, part.where).with_pooling("first")
     own_fields = part.own
     task = TaskConfig(name=name, kind=kind)
     if own_fields:
@@ -150,26 +155,26 @@ def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -
     return length
 
 
-def _settings(part: Part, trunk: Trunk) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns a head's settings (as a flex head) and its linear layers' names."""
-    given = part.envelope.get("config")
-    if given is None:
-        model = str(part.envelope.get("model_class"))
-        if model not in _STATIC:
-            raise UserError(
-                f"{part.where} has the head of a {model}; afjax supports flex heads and the heads of "
-                f"{', '.join(_STATIC)}."
-            )
-        head_type, layout = _STATIC[model]
-        check_trunk_fields(layout, model, trunk)
-        settings, modules = _flex_settings(head_type, layout), layout.linear
-        label_ids = part.envelope.get("label2id")
-        named = len(label_ids) if isinstance(label_ids, Mapping) else 0
-        count = part.envelope.get("num_labels") or named or 2
-        if settings["head_type"] == "multiple_choice":
-            # The file of a static head does not record the number of choices, only num_labels.
-            return {**settings, "num_choices": count, "label2id": None}, modules
-        return {**settings, "num_labels": count, "label2id": label_ids if count != 1 else None}, modules
+def _static_settings(part: Part, trunk: Trunk) -> tuple[dict[str, Any], HeadLayout]:
+    """Returns the type and labels of a Hugging Face model's head, as in a flex head's settings, and its layout."""
+    model = str(part.envelope.get("model_class"))
+    if model not in _STATIC:
+        raise UserError(
+            f"{part.where} has the head of a {model}; afjax supports flex heads and the heads of {', '.join(_STATIC)}."
+        )
+    head_type, layout = _STATIC[model]
+    check_trunk_fields(layout, model, trunk)
+    label_ids = part.envelope.get("label2id")
+    named = len(label_ids) if isinstance(label_ids, Mapping) else 0
+    count = part.envelope.get("num_labels") or named or 2
+    # For a multiple-choice head, num_labels is the number of choices, which have no names.
+    has_labels = head_type != "multiple_choice" and count != 1
+    return {"head_type": head_type, "num_labels": count, "label2id": label_ids if has_labels else None}, layout
+
+
+def _flex_settings(part: Part) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns a flex head's settings and its linear layers' names."""
+    given = part.envelope["config"]
     if not isinstance(given, Mapping):
         raise UserError(f"{part.where} has no head config; download it again.")
     layers = given.get("layers")
@@ -181,18 +186,6 @@ def _settings(part: Part, trunk: Trunk) -> tuple[dict[str, Any], tuple[str, ...]
         )
     step = 3 if given.get("activation_function") else 2
     return dict(given), tuple(f"heads.{part.name}.{step * layer + 1}" for layer in range(layers))
-
-
-def _flex_settings(head_type: str, layout: HeadLayout) -> dict[str, Any]:
-    """Returns the settings of the flex head that is equivalent to a model's head."""
-    config = layout.config
-    activation = "tanh" if config.pooler == "head" else config.activation
-    return {
-        "head_type": head_type,
-        "layers": len(layout.linear),
-        "activation_function": activation if len(layout.linear) > 1 else None,
-        "use_pooler": config.pooler == "trunk",
-    }
 
 
 def _outputs(settings: Mapping[str, Any], where: str) -> tuple[TaskKind, tuple[str, ...], int]:
