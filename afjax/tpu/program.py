@@ -36,20 +36,16 @@ class Collective:
 
     Attributes:
       kind: ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``collective-permute`` and so on.
-      dtype: The arrays' dtype. Several dtypes are joined by ``+``.
       num_bytes: Bytes of the full arrays on one chip: the result for an all-gather, otherwise the operands. Arrays that
         are sent together are summed.
       times: How often it runs per step.
       group_size: Number of devices in each group.
-      op_name: The innermost functions of the JAX operation that the collective was compiled from. May be empty.
     """
 
     kind: str
-    dtype: str
     num_bytes: int
     times: int
     group_size: int
-    op_name: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,24 +235,8 @@ def _collective(computation: Computation, instruction: Instruction, kind: str, t
         kind = "reduce-scatter"
     gathered = size if kind == "all-gather" else 1
     return Collective(
-        kind=kind,
-        dtype="+".join(sorted({array.dtype for array in arrays})),
-        num_bytes=gathered * sum(array.num_bytes for array in arrays),
-        times=times,
-        group_size=size,
-        op_name=_shorten(instruction.op_name),
+        kind=kind, num_bytes=gathered * sum(array.num_bytes for array in arrays), times=times, group_size=size
     )
-
-
-def _shorten(op_name: str) -> str:
-    """Truncates a path such as ``jit(step)/jvp(Encoder)/ffn/dot_general``.
-
-    The innermost parts are kept, up to 60 characters.
-    """
-    parts = op_name.split("/")
-    while len(parts) > 1 and (len("/".join(parts)) > 60 or parts[0].startswith("jit(")):
-        parts = parts[1:]
-    return "/".join(parts)
 
 
 def total_by_kind(collectives: Iterable[Collective]) -> dict[str, int]:

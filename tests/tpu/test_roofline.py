@@ -12,7 +12,7 @@ from afjax.tpu.roofline import collective_seconds, roofline
 
 # A chip at a corner of this slice has two links of 50 GB/s.
 V5E = parse_topology("v5e:2x4")
-GATHER = Collective(kind="all-gather", dtype="bf16", num_bytes=10**9, times=1, group_size=8, op_name="")
+GATHER = Collective(kind="all-gather", num_bytes=10**9, times=1, group_size=8)
 
 
 def work(matmul_flops: int = 0, hbm_bytes: int = 0, collectives: tuple[Collective, ...] = ()) -> Work:
