@@ -12,6 +12,7 @@ not include the adapter's name.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,7 +23,6 @@ import numpy as np
 from afjax.errors import UserError
 from afjax.interop.tensors import Shapes
 from afjax.storage import json_files
-from afjax.storage.paths import error_text
 from afjax.trunk.hugging_face import check_finite
 
 CONFIG, TENSORS, RECORD = "adapter_config.json", "adapter_model.safetensors", "afjax.json"
@@ -57,13 +57,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     Raises:
       UserError: The file is too large, cannot be read, or does not contain a JSON object.
     """
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error_text(error)}); {_ADVICE}.") from None
-    if size > _MAX_JSON_BYTES:
+    if os.path.isfile(path) and (size := path.stat().st_size) > _MAX_JSON_BYTES:
         raise UserError(
             f"{path} has {size} bytes, more than the limit of {_MAX_JSON_BYTES}; check that it really comes from PEFT."
         )
