@@ -45,17 +45,14 @@ OWN = "afjax"
 class Files:
     """File names for one kind of part."""
 
-    noun: str
     config: str
     safetensors: str
     pickled: str
 
 
-ADAPTER = Files("adapter", "adapter_config.json", "adapter.safetensors", "pytorch_adapter.bin")
-FUSION = Files(
-    "fusion", "adapter_fusion_config.json", "model_adapter_fusion.safetensors", "pytorch_model_adapter_fusion.bin"
-)
-HEAD = Files("head", "head_config.json", "model_head.safetensors", "pytorch_model_head.bin")
+ADAPTER = Files("adapter_config.json", "adapter.safetensors", "pytorch_adapter.bin")
+FUSION = Files("adapter_fusion_config.json", "model_adapter_fusion.safetensors", "pytorch_model_adapter_fusion.bin")
+HEAD = Files("head_config.json", "model_head.safetensors", "pytorch_model_head.bin")
 
 
 @dataclasses.dataclass(frozen=True)
