@@ -16,17 +16,7 @@ from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig
 from afjax.config.heads import HeadConfig
 from afjax.display.words import first_of
 from afjax.errors import UserError
-from afjax.interop.bert_tables import (
-    TENSORFLOW,
-    Place,
-    Table,
-    Tensors,
-    check_names,
-    fill,
-    slice_of,
-    trunk_norms_table,
-    trunk_table,
-)
+from afjax.interop.bert_tables import TENSORFLOW, Place, Table, Tensors, check_names, fill, slice_of, trunk_table
 from afjax.interop.google_bert import optimizer_variables
 from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.interop.tensorflow_checkpoints import read_variables
@@ -53,8 +43,11 @@ def adapter_table(num_layers: int) -> Table:
             for tensor, path in _PARTS:
                 name = f"{TENSORFLOW.layer_scope(number)}/{scope}/adapters/{tensor}"
                 table[name] = Place(path=f"{slot}/{path}", index=number)
-    paths = {part: f"layer_norms/{part}" for part in ("embeddings", "attention", "ffn")}
-    return table | trunk_norms_table(TENSORFLOW, num_layers, paths)
+    for name, place in trunk_table(TENSORFLOW, num_layers).items():
+        if "/norm/" in place.path:
+            path = place.path.removeprefix("layers/").replace("/norm/", "/")
+            table[name] = dataclasses.replace(place, path=f"layer_norms/{path}")
+    return table
 
 
 def from_adapter_bert(variables: Tensors, trunk: Trunk, *, where: str) -> tuple[AdapterConfig, Tree, Tree]:

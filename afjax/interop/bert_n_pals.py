@@ -24,12 +24,10 @@ from afjax.interop.bert_tables import (
     Table,
     Tensors,
     check_names,
-    dense_table,
     fill,
-    layer_table,
-    norm_table,
     trunk_shapes,
     trunk_table,
+    weights_table,
 )
 from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.saving import artifacts, save_models
@@ -37,8 +35,10 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
 from afjax.store.saving import check_not_reserved
 from afjax.trees import Tree
+from afjax.trunk.bert import WEIGHT_NAMES
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import trunk_config
+from afjax.trunk.family import dense_weights, norm_weights
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 from afjax.trunk.weight_files import read_tensor_file
 
@@ -82,7 +82,7 @@ def from_bert_n_pals(tensors: Tensors, values: Mapping[str, Any], config: TrunkC
     num_tasks = sum(1 for name in tensors if name.startswith("classifier.") and name.endswith(".bias"))
     adapter = _architecture(tensors, values, config, where)
     trunk = trunk_table(PYTORCH, config.num_layers)
-    heads = [dense_table(PYTORCH, f"classifier.{task}", "output") for task in range(max(1, num_tasks))]
+    heads = [_dense_table(f"classifier.{task}", "output") for task in range(max(1, num_tasks))]
     modules = [_module_table(adapter, task, config) for task in range(len(heads))] if adapter else []
     copies = _shared_copies(adapter, len(heads), config)
     expected_names = set(trunk).union(copies, *heads, *modules)
@@ -238,34 +238,37 @@ def _module_table(adapter: Adapter, task: int, config: TrunkConfig) -> Table:
     layers = [PYTORCH.layer_scope(number) for number in adapter_layers(adapter, config.num_layers)]
     match adapter:
         case PalConfig():
-            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_aug_dense.{task}", "shared/encode")
-            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_aug_dense2.{task}", "shared/decode")
+            table |= _dense_table(f"{_ENCODER}.mult_aug_dense.{task}", "shared/encode")
+            table |= _dense_table(f"{_ENCODER}.mult_aug_dense2.{task}", "shared/decode")
             for index, layer in enumerate(layers):
                 for part in ("query", "key", "value"):
-                    table |= dense_table(
-                        PYTORCH, f"{layer}.multi_layers.{task}.attn.{part}", f"ffn/attention/{part}", index
-                    )
+                    table |= _dense_table(f"{layer}.multi_layers.{task}.attn.{part}", f"ffn/attention/{part}", index)
         case LowRankConfig():
             for index, layer in enumerate(layers):
-                table |= dense_table(PYTORCH, f"{layer}.multi_layers.{task}.aug_dense", "ffn/encode", index)
-                table |= dense_table(PYTORCH, f"{layer}.multi_layers.{task}.aug_dense2", "ffn/decode", index)
+                table |= _dense_table(f"{layer}.multi_layers.{task}.aug_dense", "ffn/encode", index)
+                table |= _dense_table(f"{layer}.multi_layers.{task}.aug_dense2", "ffn/decode", index)
         case LhucConfig():
             for index, layer in enumerate(layers):
                 table[f"{layer}.multi_lhuc.{task}.lhuc"] = Place(path="ffn/scale", index=index)
         case TopAttentionConfig():
-            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_dense.{task}", "top/encode")
-            table |= dense_table(PYTORCH, f"{_ENCODER}.mult_dense2.{task}", "top/decode")
+            table |= _dense_table(f"{_ENCODER}.mult_dense.{task}", "top/encode")
+            table |= _dense_table(f"{_ENCODER}.mult_dense2.{task}", "top/decode")
             attention_path = "top/layers/attention"
             for index in range(adapter.num_layers):
                 for part in ("query", "key", "value"):
-                    table |= dense_table(PYTORCH, f"{on_top}.{index}.self.{part}", f"{attention_path}/{part}", index)
-                table |= dense_table(PYTORCH, f"{on_top}.{index}.output.dense", f"{attention_path}/output", index)
-                table |= norm_table(PYTORCH, f"{on_top}.{index}.output.LayerNorm", f"{attention_path}/norm", index)
+                    table |= _dense_table(f"{on_top}.{index}.self.{part}", f"{attention_path}/{part}", index)
+                table |= _dense_table(f"{on_top}.{index}.output.dense", f"{attention_path}/output", index)
+                norm = norm_weights(f"{on_top}.{index}.output.LayerNorm", f"{attention_path}/norm")
+                table |= weights_table(PYTORCH, norm, index=index)
         case TopLayerConfig():
-            table |= layer_table(PYTORCH, on_top, "top/layer")
+            table |= weights_table(PYTORCH, WEIGHT_NAMES.layers, on_top, "top/layer")
         case _:
             raise AssertionError("the authors' code has no other modules")
     return table
+
+
+def _dense_table(name: str, path: str, index: int | None = None) -> Table:
+    return weights_table(PYTORCH, dense_weights(name, path), index=index)
 
 
 def _shared_copies(adapter: Adapter | None, num_tasks: int, config: TrunkConfig) -> dict[str, str]:

@@ -14,8 +14,10 @@ import numpy as np
 from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
+from afjax.trunk.bert import WEIGHT_NAMES
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
+from afjax.trunk.family import Weight
 from afjax.trunk.hugging_face import check_finite
 
 
@@ -67,73 +69,40 @@ class Spelling:
 TENSORFLOW = Spelling(separator="/", layer="_", kernel="kernel", table="", transposed=False)
 PYTORCH = Spelling(separator=".", layer=".", kernel="weight", table="weight", transposed=True)
 
-# Each module's scope within a BERT checkpoint's layer, and its path in afjax's tree.
-_DENSE = (
-    (("attention", "self", "query"), "attention/query"),
-    (("attention", "self", "key"), "attention/key"),
-    (("attention", "self", "value"), "attention/value"),
-    (("attention", "output", "dense"), "attention/output"),
-    (("intermediate", "dense"), "ffn/intermediate"),
-    (("output", "dense"), "ffn/output"),
-)
-_NORMS = ((("attention", "output", "LayerNorm"), "attention/norm"), (("output", "LayerNorm"), "ffn/norm"))
-_EMBEDDINGS = (
-    ("word_embeddings", "embeddings/word"),
-    ("position_embeddings", "embeddings/position"),
-    ("token_type_embeddings", "embeddings/type"),
-)
 
+def weights_table(
+    spelling: Spelling, weights: Mapping[str, Weight], scope: str = "", path: str = "", index: int | None = None
+) -> Table:
+    """Builds the table entries for tensors with Hugging Face's names.
 
-def dense_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Builds the table entries for a dense layer's kernel and bias."""
-    return {
-        spelling.join(scope, spelling.kernel): Place(
-            path=f"{path}/kernel", index=index, transposed=spelling.transposed
-        ),
-        spelling.join(scope, "bias"): Place(path=f"{path}/bias", index=index),
-    }
-
-
-def norm_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Builds the table entries for a LayerNorm's scale and bias."""
-    return {
-        spelling.join(scope, "gamma"): Place(path=f"{path}/scale", index=index),
-        spelling.join(scope, "beta"): Place(path=f"{path}/bias", index=index),
-    }
-
-
-def layer_table(spelling: Spelling, scope: str, path: str, index: int | None = None) -> Table:
-    """Builds the table entries for the encoder layer at ``path`` in the tree."""
-    table: Table = {}
-    for scopes, subpath in _DENSE:
-        table |= dense_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
-    for scopes, subpath in _NORMS:
-        table |= norm_table(spelling, spelling.join(scope, *scopes), f"{path}/{subpath}", index)
-    return table
-
-
-def trunk_norms_table(spelling: Spelling, num_layers: int, paths: Mapping[str, str]) -> Table:
-    """Builds the table entries for all LayerNorms of a trunk.
-
-    ``paths`` maps ``embeddings``, ``attention`` and ``ffn`` to the paths of their LayerNorms in the parameter tree.
+    Args:
+      spelling: The checkpoint's naming conventions.
+      weights: The tensors' names in Hugging Face's checkpoints, and their leaves.
+      scope: The scope that contains the tensors in the checkpoint.
+      path: The path of the subtree that contains the leaves.
+      index: The index along the leading axis of stacked leaves, or None.
     """
-    table = norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), paths["embeddings"])
-    for number in range(num_layers):
-        for scopes, subpath in _NORMS:
-            scope = spelling.join(spelling.layer_scope(number), *scopes)
-            table |= norm_table(spelling, scope, paths[subpath.partition("/")[0]], number)
+    table: Table = {}
+    for name, weight in weights.items():
+        *scopes, leaf = name.split(".")
+        if scopes[-1] == "LayerNorm":
+            leaf = {"weight": "gamma", "bias": "beta"}[leaf]
+        elif leaf == "weight":
+            leaf = spelling.kernel if weight.transposed else spelling.table
+        table[spelling.join(scope, *scopes, leaf)] = Place(
+            path="/".join(filter(None, (path, *weight.paths))),
+            index=index,
+            transposed=weight.transposed and spelling.transposed,
+        )
     return table
 
 
 def trunk_table(spelling: Spelling, num_layers: int) -> Table:
     """Builds the table for all BERT tensors, including the pooler's."""
-    table: Table = {
-        spelling.join("bert", "embeddings", name, spelling.table): Place(path=path) for name, path in _EMBEDDINGS
-    }
-    table |= norm_table(spelling, spelling.join("bert", "embeddings", "LayerNorm"), "embeddings/norm")
+    table = weights_table(spelling, {**WEIGHT_NAMES.embeddings, **WEIGHT_NAMES.pooler}, "bert")
     for number in range(num_layers):
-        table |= layer_table(spelling, spelling.layer_scope(number), "layers", number)
-    return table | dense_table(spelling, spelling.join("bert", "pooler", "dense"), "pooler")
+        table |= weights_table(spelling, WEIGHT_NAMES.layers, spelling.layer_scope(number), "layers", number)
+    return table
 
 
 def trunk_shapes(config: TrunkConfig) -> Tree:
