@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from afjax.errors import UserError
+from afjax.interop.model_heads import MODEL_CLASSES
+from afjax.trunk.families import ENCODER_FAMILIES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,25 +29,17 @@ class LibraryFamily:
         return f"{self.prefix}.{self.layer}.{layer}.{self.sublayers[slot]}"
 
 
-_BERT = LibraryFamily(
-    prefix="bert",
-    model_class="BertAdapterModel",
-    layer="encoder.layer",
-    sublayers={"attention": "attention.output", "ffn": "output"},
-)
+_SUBLAYERS = {"attention": "attention.output", "ffn": "output"}
+_DISTILBERT_SUBLAYERS = {"attention": "attention_adapters", "ffn": "output_adapters"}
 # Keys are afjax's names of the encoder families.
 LIBRARY_FAMILIES: Mapping[str, LibraryFamily] = {
-    "bert": _BERT,
-    "roberta": dataclasses.replace(_BERT, prefix="roberta", model_class="RobertaAdapterModel"),
-    "xlm-roberta": dataclasses.replace(_BERT, prefix="roberta", model_class="XLMRobertaAdapterModel"),
-    "distilbert": LibraryFamily(
-        prefix="distilbert",
-        model_class="DistilBertAdapterModel",
-        layer="transformer.layer",
-        sublayers={"attention": "attention_adapters", "ffn": "output_adapters"},
-    ),
-    "electra": dataclasses.replace(_BERT, prefix="electra", model_class="ElectraAdapterModel"),
-    "deberta-v2": dataclasses.replace(_BERT, prefix="deberta", model_class="DebertaV2AdapterModel"),
+    name: LibraryFamily(
+        prefix=ENCODER_FAMILIES[name].weight_names.prefix,
+        model_class=f"{MODEL_CLASSES[name].classes}AdapterModel",
+        layer=ENCODER_FAMILIES[name].weight_names.layer,
+        sublayers=_DISTILBERT_SUBLAYERS if name == "distilbert" else _SUBLAYERS,
+    )
+    for name in ("bert", "roberta", "xlm-roberta", "distilbert", "electra", "deberta-v2")
 }
 
 
