@@ -14,7 +14,7 @@ import types
 from collections.abc import Mapping
 from typing import Literal
 
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.from_dict import Settings
 from afjax.config.ranges import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt, Proportion
 from afjax.config.values import Activation
 from afjax.errors import UserError
@@ -37,8 +37,8 @@ DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
 LayerNormPlace = Literal["before", "after", "both", "none"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AdapterConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AdapterConfig(Settings, name="adapter"):
     """A bottleneck adapter.
 
     The options cover AdapterFusion's search space (Pfeiffer 2021, appendix A.2) and Houlsby 2019.
@@ -95,10 +95,8 @@ class AdapterConfig:
     layer_norms: bool = False
     layers: tuple[int, ...] | None = None
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "adapter")
+        super().__post_init__()
         object.__setattr__(self, "layers", _sorted_layers(self.layers))
         if self.residual_from == "sum" and self.pretrained_layer_norm not in ("before", "both"):
             raise UserError(
@@ -125,8 +123,8 @@ class AdapterConfig:
         return max(1, int(hidden_size // self.reduction_factor))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _BesideLayers:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _BesideLayers(Settings, name="adapter"):
     """Base class of modules that act on entire layers. Subclasses document the fields.
 
     A layer with a module ``TS`` computes ``LN2(h + f + TS(z))``, where ``h`` is the attention block's output and ``f``
@@ -138,7 +136,7 @@ class _BesideLayers:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "adapter")
+        super().__post_init__()
         object.__setattr__(self, "layers", _sorted_layers(self.layers))
 
     @property
@@ -155,7 +153,7 @@ class _BesideLayers:
         return True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PalConfig(_BesideLayers):
     """A projected attention layer (PAL).
 
@@ -193,8 +191,6 @@ class PalConfig(_BesideLayers):
     dropout: Proportion | None = None
     init_scale: NonNegativeFloat = 0.02
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
@@ -204,7 +200,7 @@ class PalConfig(_BesideLayers):
         return self.output_activation == "none"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LowRankConfig(_BesideLayers):
     """A low-rank module: ``TS(x) = VD g(VE x)``.
 
@@ -221,10 +217,8 @@ class LowRankConfig(_BesideLayers):
     activation: Activation | Literal["none"] = "none"
     init_scale: NonNegativeFloat = 0.02
 
-    __repr__ = settings_repr
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ProjectedFfnConfig(_BesideLayers):
     """A PAL with a feed-forward network instead of attention.
 
@@ -245,10 +239,8 @@ class ProjectedFfnConfig(_BesideLayers):
     shared_projections: bool = True
     init_scale: NonNegativeFloat = 0.02
 
-    __repr__ = settings_repr
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LhucConfig(_BesideLayers):
     """Learning hidden unit contributions (LHUC).
 
@@ -262,28 +254,23 @@ class LhucConfig(_BesideLayers):
     kind: Literal["lhuc"] = "lhuc"
     placement: Literal["serial"] = "serial"
 
-    __repr__ = settings_repr
-
     @property
     def linear_output(self) -> bool:
         return False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _OnTop:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _OnTop(Settings, name="adapter"):
     """Base class of modules on top of the encoder, which do not occupy any slots."""
 
     init_scale: NonNegativeFloat = 0.02
-
-    def __post_init__(self) -> None:
-        check_fields(self, "adapter")
 
     @property
     def slots(self) -> tuple[str, ...]:
         return ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TopAttentionConfig(_OnTop):
     """Projected attention on the last hidden states: ``VD g(VE x)``.
 
@@ -303,14 +290,12 @@ class TopAttentionConfig(_OnTop):
     num_layers: PositiveInt = 6
     num_heads: PositiveInt = 12
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TopFfnConfig(_OnTop):
     """Projected feed-forward blocks on the last hidden states: ``VD g(VE x)``.
 
@@ -330,15 +315,13 @@ class TopFfnConfig(_OnTop):
     num_layers: PositiveInt = 6
     hidden_sizes: tuple[PositiveInt, ...] = (408,)
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.hidden_sizes:
             raise UserError("adapter.hidden_sizes is empty; it must have one or more sizes.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TopLayerConfig(_OnTop):
     """An extra encoder layer with the trunk's sizes.
 
@@ -350,11 +333,9 @@ class TopLayerConfig(_OnTop):
 
     kind: Literal["top_layer"] = "top_layer"
 
-    __repr__ = settings_repr
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _InDenseLayers:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _InDenseLayers(Settings, name="adapter"):
     """Base class of adapters that modify the trunk's dense layers.
 
     Subclasses document the fields. After training, the adapter can be merged into the layers' weights.
@@ -364,7 +345,7 @@ class _InDenseLayers:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "adapter")
+        super().__post_init__()
         object.__setattr__(self, "layers", _sorted_layers(self.layers))
         names = self.target_modules
         if not names or len(set(names)) != len(names):
@@ -385,7 +366,7 @@ class _InDenseLayers:
         return False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LoraConfig(_InDenseLayers):
     """Low-rank adaptation (LoRA) of the trunk's dense layers.
 
@@ -420,8 +401,6 @@ class LoraConfig(_InDenseLayers):
     alpha: PositiveFloat = 8.0
     dropout: Proportion = 0.0
 
-    __repr__ = settings_repr
-
     @property
     def has_dropout(self) -> bool:
         return self.dropout > 0
@@ -432,7 +411,7 @@ class LoraConfig(_InDenseLayers):
         return self.alpha / self.rank
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Ia3Config(_InDenseLayers):
     """(IA)³: learned scaling vectors for keys, values and feed-forward activations.
 
@@ -459,8 +438,6 @@ class Ia3Config(_InDenseLayers):
 
     kind: Literal["ia3"] = "ia3"
     target_modules: tuple[DenseLayer, ...] = ("key", "value", "output")
-
-    __repr__ = settings_repr
 
 
 BesideLayers = PalConfig | LowRankConfig | ProjectedFfnConfig | LhucConfig
