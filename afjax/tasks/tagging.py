@@ -7,7 +7,6 @@ per word (see :mod:`afjax.data.tags`). For prediction, the column can also be ``
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -219,13 +218,6 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
     return words
 
 
-def tokenize(
-    rows: TagRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenizedRows:
-    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenize_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
-
-
 def predict(
     logits: Float[np.ndarray, "windows length num_labels"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
@@ -301,7 +293,7 @@ KIND = KindSpec(
     forms=forms,
     pick=pick,
     check_tokens=check_words,
-    tokenize=tokenize,
+    tokenize=tokenize_tags,
     predict=predict,
     scores=scores,
     errors=errors,

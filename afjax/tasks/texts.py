@@ -10,7 +10,7 @@ from afjax.data.labels import check_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.sources.kinds import source_kind
-from afjax.data.splits import Rows
+from afjax.data.splits import ChoiceRows, Rows
 from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.tasks.kind import Form, LabelReading
@@ -104,7 +104,13 @@ def pick_texts(place: str, row: dict[str, Any], form: Form) -> Any:
 
 
 def tokenize_texts(
-    rows: Rows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+    rows: Rows | ChoiceRows,
+    tokenizer: Any,
+    task: TaskConfig,
+    *,
+    max_length: int,
+    training: bool,
+    cache_dir: Path | None,
 ) -> TokenizedRows:
     """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
     return tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
