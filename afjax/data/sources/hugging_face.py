@@ -217,8 +217,7 @@ def _select(source: str, splits: Mapping[str, Any], name: str, setting: str) -> 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     splits = open_splits(task.source)
-    setting: Split = "train" if split == "dev" and _makes_dev(task) else split
-    name = _split_name(task, setting, splits)
+    name = _split_name(task, split, splits)
     if not name:
         share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
         similar = [other for other in splits if split == "dev" and looks_like_dev(other)]
@@ -227,7 +226,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
             f"The task {task.name} has no {split} split: {task.source} has {', '.join(splits) or 'no splits'}; name "
             f'one in the task\'s "{split}" setting{share}.{suggestion}'
         )
-    dataset = _select(task.source, splits, name, setting)
+    dataset = _select(task.source, splits, name, split)
     label_names = dataset_label_names(dataset, task.label_column)
     rows_name = f"{task.source} {name}"
     rows = name_classes(task, dataset_rows(dataset, rows_name, first=1), label_names)
@@ -236,19 +235,11 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     return SplitSource(rows_name, rows, label_names, columns)
 
 
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return bool(_split_name(task, split, open_splits(task.source))) or (split == "dev" and _makes_dev(task))
-
-
 def _makes_dev(task: TaskConfig) -> bool:
     if not task.dev_share or task.dev:
         return False
     splits = open_splits(task.source)
     return bool(_split_name(task, "train", splits)) and not any(map(looks_like_dev, splits))
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [_open_split(task, split).name]
 
 
 def _is_saved(folder: Path) -> bool:
@@ -260,8 +251,7 @@ def _is_saved(folder: Path) -> bool:
 KIND = SourceKind(
     scheme="hf",
     open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
+    has_split=lambda task, split: bool(_split_name(task, split, open_splits(task.source))),
     makes_dev=_makes_dev,
     recognizes=_is_saved,
     portable=True,

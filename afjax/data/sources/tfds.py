@@ -17,16 +17,12 @@ from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
 
 
-def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
+def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     """Opens one split of a TFDS dataset.
 
     The source is ``tfds:NAME``, or ``tfds:FOLDER`` with the version folder of a prepared dataset. Prepared datasets on
-    ``gs://`` are copied to the cache first, because array_record only supports local files.
-
-    Returns:
-      A tuple ``(name, rows, label_names)``. ``name`` is the split's name in error messages. ``rows`` yields ``(the
-      row's name in error messages, row)``, with class labels as names, or None for unlabeled rows. ``label_names`` are
-      from the label column's ClassLabel feature, or empty if the column has a different type.
+    ``gs://`` are copied to the cache first, because array_record only supports local files. Class labels in the rows
+    are names, or None for unlabeled rows. The label names are from the label column's ClassLabel feature.
 
     Raises:
       UserError: The dataset or split does not exist, or a required package is not installed.
@@ -42,7 +38,7 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
     names = tuple(getattr(dict(builder.info.features.items()).get(label), "names", None) or ())
     source = f"{task.source} {name}"
     rows = decode(open_split(builder, task.source, name), source)
-    return source, name_classes(task, rows, names), names
+    return SplitSource(source, name_classes(task, rows, names), names, PUBLISHED_TEXT_COLUMNS)
 
 
 def find_tfds_split(task: TaskConfig, split: Split) -> str:
@@ -188,29 +184,11 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _open_split(task: TaskConfig, split: Split) -> SplitSource:
-    name, rows, label_names = read_tfds(task, split)
-    return SplitSource(name, rows, label_names, PUBLISHED_TEXT_COLUMNS)
-
-
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return bool(find_tfds_split(task, split))
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [_open_split(task, split).name]
-
-
-def _shared_form(name: str) -> str:
-    return last_part(name) if is_path(name) else name
-
-
 KIND = SourceKind(
     scheme="tfds",
     open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
-    shared_form=_shared_form,
+    has_split=lambda task, split: bool(find_tfds_split(task, split)),
+    shared_form=lambda name: last_part(name) if is_path(name) else name,
     portable=True,
     text_columns=PUBLISHED_TEXT_COLUMNS,
 )
