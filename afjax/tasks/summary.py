@@ -9,7 +9,7 @@ import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
+from afjax.data.batches import batches_per_epoch, padding_share
 from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
 from afjax.tasks.kinds import TASK_KINDS
@@ -123,15 +123,12 @@ def summarize(
     batch_size = config.batch_size
     if training:
         num_steps = config.num_steps(batches_per_epoch(len(truncated_data), batch_size))
-        padded = (
-            config.lengths
-            if config.buckets
-            else train_lengths([truncated_data], config, cost.train, num_steps=num_steps, common=True)
-        )
-        padding = padding_share(truncated_data, batch_size=batch_size, lengths=padded, padding_rows=False)
+        padded = train_lengths([truncated_data], config, cost.train, num_steps=num_steps, common=True)
     else:
         padded = eval_lengths([truncated_data], config, cost.dev, common=True)
-        padding = eval_padding_share(truncated_data, batch_size=batch_size, lengths=padded, padding_rows=False)
+    padding = padding_share(
+        truncated_data, batch_size=batch_size, lengths=padded, training=training, padding_rows=False
+    )
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
     return SplitSummary(
         rows=len(rows),
@@ -140,9 +137,7 @@ def summarize(
         values=None if labels is None else (float(labels.min()), float(labels.mean()), float(labels.max())),
         choices=_counted(rows.num_choices.tolist()) if isinstance(rows, ChoiceRows) else {},
         answers=_counted(map(len, rows.labels)) if isinstance(rows, SpanRows) and rows.labels is not None else {},
-        unplaced=sum(bool(answers) and answers[0][1] < 0 for answers in rows.labels or ())
-        if isinstance(rows, SpanRows)
-        else 0,
+        unplaced=len(rows.labels or ()) - len(rows.trainable()) if isinstance(rows, SpanRows) else 0,
         lengths=tuple(np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()),
         truncated=truncated,
         windows=windows,
