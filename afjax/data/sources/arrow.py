@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
+from afjax.data.sources.files import check_distinct
 from afjax.errors import UserError
 
 # Number of rows to decode at once.
@@ -81,10 +82,7 @@ def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, 
       UserError: Two columns have the same name.
       pyarrow.ArrowInvalid: The table is damaged.
     """
-    names = table.schema.names
-    repeated = [column for column in names if names.count(column) > 1]
-    if repeated:
-        raise UserError(f'{name} has two columns named "{repeated[0]}"; column names must be unique.')
+    check_distinct(name, table.schema.names)
     # Without validation, a damaged table could crash the process.
     table.validate(full=True)
     for number, row in enumerate(table.to_pylist(), start=first):
