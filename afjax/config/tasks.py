@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from afjax.config.from_dict import Settings
+from afjax.config.from_dict import Settings, shown
 from afjax.config.ranges import FiniteFloat, NonNegativeInt, PositiveFloat, PositiveInt, Proportion, Range
 from afjax.config.values import check_name
 from afjax.errors import UserError
@@ -173,16 +173,14 @@ class TaskConfig(Settings, name="task"):
                     f"The task {self.name} has the label names {list(self.labels)}; they must be distinct and not "
                     "blank."
                 )
-        if self.scale != 1.0 and self.kind != "regression":
-            raise UserError(f"The task {self.name} has scale {self.scale}, but scale only applies to regression.")
-        if self.choices and self.kind != "multiple_choice":
-            raise UserError(f'The task {self.name} sets choices, but its kind is "{self.kind}", not "multiple_choice".')
-        if self.span != SpanConfig() and self.kind != "span":
-            raise UserError(f'The task {self.name} has span settings, but its kind is "{self.kind}", not "span".')
-        if self.multi_label != MultiLabelConfig() and self.kind != "multi_label":
-            raise UserError(
-                f'The task {self.name} has multi_label settings, but its kind is "{self.kind}", not "multi_label".'
-            )
+        kinds = {"scale": "regression", "choices": "multiple_choice", "span": "span", "multi_label": "multi_label"}
+        for setting, kind in kinds.items():
+            value = getattr(self, setting)
+            if self.kind != kind and value != getattr(TaskConfig, setting):
+                raise UserError(
+                    f"The task {self.name} sets {setting} to {shown(value)}, but its kind is "
+                    f'"{self.kind}", not "{kind}".'
+                )
 
     @property
     def label_column(self) -> str:
