@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.sources import arrow
-from afjax.data.sources.arrow import BATCH_SIZE, explain_errors
+from afjax.data.sources.arrow import BATCH_SIZE, batch_rows, explain_errors
 from afjax.data.sources.files import check_distinct, shorten
 from afjax.errors import UserError
 
@@ -69,15 +68,10 @@ def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[s
       first: Number of the first row.
 
     Raises:
-      UserError: The dataset is empty or cannot be read, or two columns have the same name.
+      UserError: The dataset cannot be read, or two columns have the same name.
     """
-    number = first
     with explain_errors(name, "a dataset"):
-        for batch in dataset.with_format("arrow").iter(batch_size=BATCH_SIZE):
-            yield from arrow.table_rows(batch, name, first=number)
-            number += len(batch)
-    if number == first:
-        raise UserError(f"{name} has no rows; it needs at least one.")
+        yield from batch_rows(dataset.with_format("arrow").iter(batch_size=BATCH_SIZE), name, first=first)
 
 
 def dataset_label_names(dataset: Any, column: str) -> tuple[str, ...]:

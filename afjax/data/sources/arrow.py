@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
@@ -70,31 +71,25 @@ def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> t
         return ()
 
 
-def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of a table or batch.
+def batch_rows(batches: Iterable[Any], name: str, *, first: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("NAME:ROW", {column: value})`` for every row of several batches.
 
     Args:
-      table: A ``pyarrow.Table`` or ``pyarrow.RecordBatch``.
-      name: The table's name in error messages.
+      batches: Each is a ``pyarrow.RecordBatch`` or a ``pyarrow.Table``.
+      name: The name of the data in error messages.
       first: Number of the first row.
 
     Raises:
       UserError: Two columns have the same name.
-      pyarrow.ArrowInvalid: The table is damaged.
+      pyarrow.ArrowInvalid: A batch is damaged.
     """
-    check_distinct(name, table.schema.names)
-    # Without validation, a damaged table could crash the process.
-    table.validate(full=True)
-    for number, row in enumerate(table.to_pylist(), start=first):
-        yield f"{name}:{number}", row
-
-
-def batch_rows(batches: Iterable[Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of several batches; see :func:`table_rows`. Rows are counted from 1."""
-    first = 1
+    numbers = itertools.count(first)
     for batch in batches:
-        yield from table_rows(batch, name, first=first)
-        first += len(batch)
+        check_distinct(name, batch.schema.names)
+        # Without validation, a damaged batch could crash the process.
+        batch.validate(full=True)
+        for row in batch.to_pylist():
+            yield f"{name}:{next(numbers)}", row
 
 
 def _seekable(file: IO[bytes]) -> IO[bytes]:
