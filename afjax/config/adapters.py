@@ -37,8 +37,22 @@ DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
 LayerNormPlace = Literal["before", "after", "both", "none"]
 
 
+class _InLayers(Settings, name="adapter"):
+    """Base class of adapters with parameters in some layers. Checks and sorts the indices of these layers."""
+
+    layers: tuple[int, ...] | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = self.layers
+        if layers is not None:
+            if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
+                raise UserError(f"adapter.layers is {layers}; the indices must be distinct and at least 0, or None.")
+            object.__setattr__(self, "layers", tuple(sorted(layers)))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AdapterConfig(Settings, name="adapter"):
+class AdapterConfig(_InLayers):
     """A bottleneck adapter.
 
     The options cover AdapterFusion's search space (Pfeiffer 2021, appendix A.2) and Houlsby 2019.
@@ -97,7 +111,6 @@ class AdapterConfig(Settings, name="adapter"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "layers", _sorted_layers(self.layers))
         if self.residual_from == "sum" and self.pretrained_layer_norm not in ("before", "both"):
             raise UserError(
                 'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is '
@@ -124,7 +137,7 @@ class AdapterConfig(Settings, name="adapter"):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class _BesideLayers(Settings, name="adapter"):
+class _BesideLayers(_InLayers):
     """Base class of modules that act on entire layers. Subclasses document the fields.
 
     A layer with a module ``TS`` computes ``LN2(h + f + TS(z))``, where ``h`` is the attention block's output and ``f``
@@ -134,10 +147,6 @@ class _BesideLayers(Settings, name="adapter"):
 
     placement: Literal["parallel", "serial"] = "parallel"
     layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "layers", _sorted_layers(self.layers))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -335,7 +344,7 @@ class TopLayerConfig(_OnTop):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class _InDenseLayers(Settings, name="adapter"):
+class _InDenseLayers(_InLayers):
     """Base class of adapters that modify the trunk's dense layers.
 
     Subclasses document the fields. After training, the adapter can be merged into the layers' weights.
@@ -346,7 +355,6 @@ class _InDenseLayers(Settings, name="adapter"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "layers", _sorted_layers(self.layers))
         names = self.target_modules
         if not names or len(set(names)) != len(names):
             raise UserError(
@@ -444,14 +452,6 @@ BesideLayers = PalConfig | LowRankConfig | ProjectedFfnConfig | LhucConfig
 OnTop = TopAttentionConfig | TopFfnConfig | TopLayerConfig
 InDenseLayers = LoraConfig | Ia3Config
 Adapter = AdapterConfig | BesideLayers | OnTop | InDenseLayers
-
-
-def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    if layers is None:
-        return None
-    if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
-        raise UserError(f"adapter.layers is {layers}; the indices must be distinct and at least 0, or None.")
-    return tuple(sorted(layers))
 
 
 def _check_heads(size: int, num_heads: int) -> None:
