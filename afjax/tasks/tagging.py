@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Float, Float64, Int64
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_ids, check_text, first_row, id_of, is_null, missing_column, text_of, value_of
@@ -24,8 +24,7 @@ from afjax.data.tags import OUTSIDE, chunks, is_tag
 from afjax.data.tokenization import TokenizedRows
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
-from afjax.tasks.class_loss import mask_missing
-from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
+from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading, masked
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.predictions import Entity, Predictions, softmax
 from afjax.tasks.tag_windows import TokenizedTags, check_words, tokenize_tags
@@ -46,13 +45,6 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
     words = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(batch["labels"], 0))
     rows = jnp.where(has_label, words, 0).sum(-1)
     return rows * (batch["weights"].sum() / jnp.maximum(has_label.sum(), 1))
-
-
-def padded_losses(
-    logits: Float[AnyArray, "batch length outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
-) -> Float[Array, "batch"]:
-    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
-    return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
@@ -284,7 +276,7 @@ KIND = KindSpec(
     reads="tokens",
     num_outputs=len,
     losses=losses,
-    padded_losses=padded_losses,
+    padded_losses=masked(losses),
     label_axes=("length",),
     named_outputs=True,
     metrics=("f1",),
