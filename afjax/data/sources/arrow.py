@@ -31,7 +31,7 @@ def open_parquet(file: IO[bytes], name: str) -> tuple[Any, Iterable[Any]]:
     Raises:
       UserError: pyarrow is not installed. Damaged files raise other exceptions; see :func:`explain_errors`.
     """
-    table = _import("pyarrow.parquet", name).ParquetFile(_seekable(file))
+    table = import_for(name, "pyarrow.parquet").ParquetFile(_seekable(file))
     return table.schema_arrow, table.iter_batches(BATCH_SIZE)
 
 
@@ -41,7 +41,7 @@ def open_arrow(file: IO[bytes], name: str) -> tuple[Any, Iterable[Any]]:
     Raises:
       UserError: The file is truncated, or pyarrow is not installed.
     """
-    ipc = _import("pyarrow.ipc", name)
+    ipc = import_for(name, "pyarrow.ipc")
     file = _seekable(file)
     is_file = file.read(6) == b"ARROW1"
     file.seek(0)
@@ -96,12 +96,18 @@ def _seekable(file: IO[bytes]) -> IO[bytes]:
     return file if file.seekable() else io.BytesIO(file.read())
 
 
-def _import(module: str, name: str) -> Any:
+def import_for(name: str, module: str) -> Any:
+    """Imports a module of pyarrow or datasets, which reads the data called ``name``.
+
+    Raises:
+      UserError: The module is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        package = error.name or module.partition(".")[0]
         raise UserError(
-            f'{name} needs {module.partition(".")[0]}, which is not installed; run pip install "afjax[datasets]".'
+            f'{name} needs {package}, which is not installed; run pip install "afjax[datasets]".'
         ) from error
 
 

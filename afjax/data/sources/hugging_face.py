@@ -16,6 +16,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import PUBLISHED_TEXT_COLUMNS, TEXT_COLUMNS
 from afjax.data.dataframes import dataset_label_names, dataset_rows
 from afjax.data.labels import name_classes
+from afjax.data.sources.arrow import import_for
 from afjax.data.sources.kind import SPLIT_NAMES, SourceKind, Split, SplitSource, looks_like_dev
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched
@@ -44,7 +45,7 @@ def open_splits(source: str) -> Mapping[str, Any]:
     """
     if source.startswith(_SCHEME):
         return _hub_splits(source.removeprefix(_SCHEME))
-    datasets, folder = _import_datasets(source), fetched(source)
+    datasets, folder = import_for(f'The source "{source}"', "datasets"), fetched(source)
     try:
         saved = datasets.load_from_disk(str(folder))
     except Exception as error:  # Damaged folders can raise many types of exceptions.
@@ -81,7 +82,7 @@ def possible_names(location: str) -> list[Name]:
 @functools.lru_cache(maxsize=8)
 def _hub_splits(location: str) -> Mapping[str, Any]:
     names = possible_names(location)
-    datasets = _import_datasets(_SCHEME + location)
+    datasets = import_for(f'The source "{_SCHEME}{location}"', "datasets")
     try:
         found = next(((full, config) for name, config in names if (full := _full_name(datasets, name))), None)
     except _UnreachableError as error:
@@ -167,17 +168,6 @@ def _offline(datasets: Any) -> Iterator[None]:
         yield
     finally:
         datasets.config.HF_HUB_OFFLINE = before
-
-
-def _import_datasets(source: str) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f'The source "{source}" needs {error.name or "datasets"}, which is not installed; run pip install '
-            '"afjax[datasets]".'
-        ) from error
-    return datasets
 
 
 def _reason(error: Exception) -> str:
