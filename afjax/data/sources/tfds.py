@@ -85,29 +85,25 @@ def open_builder(source: str) -> Any:
     if not name:
         raise UserError('The source "tfds:" has no dataset; use tfds:NAME, or tfds:FOLDER with a prepared dataset.')
     folder = epath.Path(fetched(name))
-    if (folder / "dataset_info.json").exists():
-        with explain_errors(source):
+    with explain_errors(source):
+        if (folder / "dataset_info.json").exists():
             return tensorflow_datasets.builder_from_directory(folder)
-    if name.startswith(("/", "~", ".")) or is_remote(name):
-        raise UserError(f"{name} has no dataset_info.json; use the version folder of a prepared TFDS dataset.")
-    try:
-        builder = tensorflow_datasets.builder(name)
-    except tensorflow_datasets.core.DatasetNotFoundError as error:
-        raise UserError(
-            f'TFDS has no dataset "{name}", or needs TensorFlow for it; check the name, run pip install "afjax[tfds]", '
-            "or use the folder of a dataset prepared as array_record."
-        ) from error
-    except ImportError as error:
-        raise UserError(missing_package(source, error)) from error
-    except (
-        ValueError,
-        TypeError,
-    ) as error:  # TFDS cannot parse the name, or it contains settings that the dataset does not have.
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f'The source "{source}" cannot be opened ({reason}); use tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
-            "a prepared dataset."
-        ) from error
+        if name.startswith(("/", "~", ".")) or is_remote(name):
+            raise UserError(f"{name} has no dataset_info.json; use the version folder of a prepared TFDS dataset.")
+        try:
+            builder = tensorflow_datasets.builder(name)
+        except tensorflow_datasets.core.DatasetNotFoundError as error:
+            raise UserError(
+                f'TFDS has no dataset "{name}", or needs TensorFlow for it; check the name, run pip install '
+                '"afjax[tfds]", or use the folder of a dataset prepared as array_record.'
+            ) from error
+        # TFDS cannot parse the name, or it contains settings that the dataset does not have.
+        except (ValueError, TypeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(
+                f'The source "{source}" cannot be opened ({reason}); use tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER '
+                "with a prepared dataset."
+            ) from error
     # TFDS_DATA_DIR can be on an object store.
     if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
         with explain_errors(source):
@@ -135,7 +131,10 @@ def explain_errors(source: str) -> Iterator[None]:
     except UserError:
         raise
     except ImportError as error:
-        raise UserError(missing_package(source, error)) from error
+        raise UserError(
+            f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
+            "use the folder of a dataset prepared as array_record."
+        ) from error
     except OSError as error:
         raise UserError(
             f"{source} could not be downloaded or read ({error}); check the network and disk, or use the folder of a "
@@ -146,13 +145,6 @@ def explain_errors(source: str) -> Iterator[None]:
         raise UserError(
             f"{source} cannot be read ({reason}); it may be damaged or incomplete. Copy or prepare the dataset again."
         ) from error
-
-
-def missing_package(source: str, error: ImportError) -> str:
-    return (
-        f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
-        "use the folder of a dataset prepared as array_record."
-    )
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
