@@ -69,7 +69,7 @@ def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None 
 
 
 def text_names(place: str, row: dict[str, Any], task: TaskConfig, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Selects one or two text columns: those of the task, or else the first ``known`` ones that all exist."""
+    """Selects one or two text columns: the task's, or else the first ``known`` ones that all exist."""
     if task.text_a:
         return (task.text_a, task.text_b) if task.text_b else (task.text_a,)
     if task.text_b:
