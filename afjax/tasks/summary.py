@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -130,13 +130,15 @@ def summarize(
         truncated_data, batch_size=batch_size, lengths=padded, training=training, padding_rows=False
     )
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
+    num_choices = rows.num_choices.tolist() if isinstance(rows, ChoiceRows) else ()
+    num_answers = map(len, rows.labels or ()) if isinstance(rows, SpanRows) else ()
     return SplitSummary(
         rows=len(rows),
         labeled=rows.labels is not None,
-        labels=_label_counts(rows),
+        labels=_shares(rows.label_counts(), len(rows)),
         values=None if labels is None else (float(labels.min()), float(labels.mean()), float(labels.max())),
-        choices=_counted(rows.num_choices.tolist()) if isinstance(rows, ChoiceRows) else {},
-        answers=_counted(map(len, rows.labels)) if isinstance(rows, SpanRows) and rows.labels is not None else {},
+        choices=_shares(Counter(sorted(num_choices)), len(rows)),
+        answers=_shares(Counter(sorted(num_answers)), len(rows)),
         unplaced=len(rows.labels or ()) - len(rows.trainable()) if isinstance(rows, SpanRows) else 0,
         lengths=tuple(np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()),
         truncated=truncated,
@@ -171,15 +173,8 @@ def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, co
     ]
 
 
-def _label_counts(rows: AnyRows) -> dict[str, Count]:
-    return {name: Count(count, count / len(rows)) for name, count in rows.label_counts().items()}
-
-
-def _counted(values: Iterable[int]) -> dict[int, Count]:
-    """Counts the occurrences of each value, in ascending order of values."""
-    counts = Counter(values)
-    total = counts.total()
-    return {value: Count(count, count / total) for value, count in sorted(counts.items())}
+def _shares(counts: Mapping[Any, int], num_rows: int) -> dict[Any, Count]:
+    return {value: Count(count, count / num_rows) for value, count in counts.items()}
 
 
 def _fields(rows: AnyRows, row: int) -> dict[str, str | list[str]]:
