@@ -12,7 +12,7 @@ import sys
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
+from afjax.data.batches import batches_per_epoch, padding_share
 from afjax.data.lengths import choose_lengths
 from afjax.data.sources.builtin import GRAMMARS
 from afjax.errors import UserError
@@ -87,7 +87,7 @@ def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
         f"{padding_share(train, batch_size=config.batch_size, lengths=lengths.train):.1%}",
         str(len(dev)),
         ", ".join(map(str, lengths.dev)),
-        f"{eval_padding_share(dev, batch_size=config.batch_size, lengths=lengths.dev):.1%}",
+        f"{padding_share(dev, batch_size=config.batch_size, lengths=lengths.dev, training=False):.1%}",
     ]
 
 

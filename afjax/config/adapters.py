@@ -14,7 +14,7 @@ import types
 from collections.abc import Mapping
 from typing import Literal
 
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.from_dict import Settings
 from afjax.config.ranges import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt, Proportion
 from afjax.config.values import Activation
 from afjax.errors import UserError
@@ -37,8 +37,22 @@ DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
 LayerNormPlace = Literal["before", "after", "both", "none"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AdapterConfig:
+class _InLayers(Settings, name="adapter"):
+    """Base class of adapters with parameters in some layers. Checks and sorts the indices of these layers."""
+
+    layers: tuple[int, ...] | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = self.layers
+        if layers is not None:
+            if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
+                raise UserError(f"adapter.layers is {layers}; the indices must be distinct and at least 0, or None.")
+            object.__setattr__(self, "layers", tuple(sorted(layers)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AdapterConfig(_InLayers):
     """A bottleneck adapter.
 
     The options cover AdapterFusion's search space (Pfeiffer 2021, appendix A.2) and Houlsby 2019.
@@ -95,11 +109,8 @@ class AdapterConfig:
     layer_norms: bool = False
     layers: tuple[int, ...] | None = None
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "adapter")
-        object.__setattr__(self, "layers", _sorted_layers(self.layers))
+        super().__post_init__()
         if self.residual_from == "sum" and self.pretrained_layer_norm not in ("before", "both"):
             raise UserError(
                 'adapter.residual_from="sum" needs pretrained_layer_norm "before" or "both": only then is '
@@ -125,8 +136,8 @@ class AdapterConfig:
         return max(1, int(hidden_size // self.reduction_factor))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _BesideLayers:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _BesideLayers(_InLayers):
     """Base class of modules that act on entire layers. Subclasses document the fields.
 
     A layer with a module ``TS`` computes ``LN2(h + f + TS(z))``, where ``h`` is the attention block's output and ``f``
@@ -136,10 +147,6 @@ class _BesideLayers:
 
     placement: Literal["parallel", "serial"] = "parallel"
     layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "adapter")
-        object.__setattr__(self, "layers", _sorted_layers(self.layers))
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -155,7 +162,7 @@ class _BesideLayers:
         return True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PalConfig(_BesideLayers):
     """A projected attention layer (PAL).
 
@@ -193,8 +200,6 @@ class PalConfig(_BesideLayers):
     dropout: Proportion | None = None
     init_scale: NonNegativeFloat = 0.02
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
@@ -204,7 +209,7 @@ class PalConfig(_BesideLayers):
         return self.output_activation == "none"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LowRankConfig(_BesideLayers):
     """A low-rank module: ``TS(x) = VD g(VE x)``.
 
@@ -221,10 +226,8 @@ class LowRankConfig(_BesideLayers):
     activation: Activation | Literal["none"] = "none"
     init_scale: NonNegativeFloat = 0.02
 
-    __repr__ = settings_repr
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ProjectedFfnConfig(_BesideLayers):
     """A PAL with a feed-forward network instead of attention.
 
@@ -245,10 +248,8 @@ class ProjectedFfnConfig(_BesideLayers):
     shared_projections: bool = True
     init_scale: NonNegativeFloat = 0.02
 
-    __repr__ = settings_repr
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LhucConfig(_BesideLayers):
     """Learning hidden unit contributions (LHUC).
 
@@ -262,28 +263,23 @@ class LhucConfig(_BesideLayers):
     kind: Literal["lhuc"] = "lhuc"
     placement: Literal["serial"] = "serial"
 
-    __repr__ = settings_repr
-
     @property
     def linear_output(self) -> bool:
         return False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _OnTop:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _OnTop(Settings, name="adapter"):
     """Base class of modules on top of the encoder, which do not occupy any slots."""
 
     init_scale: NonNegativeFloat = 0.02
-
-    def __post_init__(self) -> None:
-        check_fields(self, "adapter")
 
     @property
     def slots(self) -> tuple[str, ...]:
         return ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TopAttentionConfig(_OnTop):
     """Projected attention on the last hidden states: ``VD g(VE x)``.
 
@@ -303,14 +299,12 @@ class TopAttentionConfig(_OnTop):
     num_layers: PositiveInt = 6
     num_heads: PositiveInt = 12
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.size, self.num_heads)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TopFfnConfig(_OnTop):
     """Projected feed-forward blocks on the last hidden states: ``VD g(VE x)``.
 
@@ -330,15 +324,13 @@ class TopFfnConfig(_OnTop):
     num_layers: PositiveInt = 6
     hidden_sizes: tuple[PositiveInt, ...] = (408,)
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.hidden_sizes:
             raise UserError("adapter.hidden_sizes is empty; it must have one or more sizes.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TopLayerConfig(_OnTop):
     """An extra encoder layer with the trunk's sizes.
 
@@ -350,11 +342,9 @@ class TopLayerConfig(_OnTop):
 
     kind: Literal["top_layer"] = "top_layer"
 
-    __repr__ = settings_repr
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _InDenseLayers:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class _InDenseLayers(_InLayers):
     """Base class of adapters that modify the trunk's dense layers.
 
     Subclasses document the fields. After training, the adapter can be merged into the layers' weights.
@@ -364,8 +354,7 @@ class _InDenseLayers:
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "adapter")
-        object.__setattr__(self, "layers", _sorted_layers(self.layers))
+        super().__post_init__()
         names = self.target_modules
         if not names or len(set(names)) != len(names):
             raise UserError(
@@ -385,7 +374,7 @@ class _InDenseLayers:
         return False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LoraConfig(_InDenseLayers):
     """Low-rank adaptation (LoRA) of the trunk's dense layers.
 
@@ -420,8 +409,6 @@ class LoraConfig(_InDenseLayers):
     alpha: PositiveFloat = 8.0
     dropout: Proportion = 0.0
 
-    __repr__ = settings_repr
-
     @property
     def has_dropout(self) -> bool:
         return self.dropout > 0
@@ -432,7 +419,7 @@ class LoraConfig(_InDenseLayers):
         return self.alpha / self.rank
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Ia3Config(_InDenseLayers):
     """(IA)³: learned scaling vectors for keys, values and feed-forward activations.
 
@@ -460,21 +447,11 @@ class Ia3Config(_InDenseLayers):
     kind: Literal["ia3"] = "ia3"
     target_modules: tuple[DenseLayer, ...] = ("key", "value", "output")
 
-    __repr__ = settings_repr
-
 
 BesideLayers = PalConfig | LowRankConfig | ProjectedFfnConfig | LhucConfig
 OnTop = TopAttentionConfig | TopFfnConfig | TopLayerConfig
 InDenseLayers = LoraConfig | Ia3Config
 Adapter = AdapterConfig | BesideLayers | OnTop | InDenseLayers
-
-
-def _sorted_layers(layers: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    if layers is None:
-        return None
-    if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
-        raise UserError(f"adapter.layers is {layers}; the indices must be distinct and at least 0, or None.")
-    return tuple(sorted(layers))
 
 
 def _check_heads(size: int, num_heads: int) -> None:

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.from_dict import Settings
 from afjax.config.ranges import PositiveInt
 from afjax.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Capacity:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Capacity(Settings, name="capacity"):
     """Capacity limits of a :class:`RoutedModel`.
 
     The limits determine the shapes of the model's compiled programs.
@@ -37,10 +37,8 @@ class Capacity:
     tasks_per_row: PositiveInt = 16
     lengths: tuple[PositiveInt, ...] = ()
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "capacity")
+        super().__post_init__()
         if not self.batch_sizes:
             raise UserError("capacity.batch_sizes is empty; set at least one batch size, for example (8, 32).")
         for field in ("batch_sizes", "lengths"):

@@ -5,7 +5,7 @@ import functools
 from typing import Any, Literal
 
 from afjax.config.adapters import Adapter, AdapterConfig
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.from_dict import Settings, check_fields
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method, MultitaskMethod
@@ -15,8 +15,8 @@ from afjax.config.values import Partition, Remat, TrunkDtype, check_name, check_
 from afjax.errors import UserError, did_you_mean
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class SourceConfig(Settings, name="source"):
     """One source of a fusion: an adapter in the store.
 
     If the adapter is missing, it is trained with these settings.
@@ -25,14 +25,9 @@ class SourceConfig:
     task: TaskConfig
     train: TrainConfig = TrainConfig()
 
-    __repr__ = settings_repr
 
-    def __post_init__(self) -> None:
-        check_fields(self, "source")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class ExperimentConfig(Settings, name="config"):
     """The settings of one experiment.
 
     Attributes:
@@ -84,8 +79,6 @@ class ExperimentConfig:
     scan_layers: bool = False
     remat: Remat = "none"
     mesh: MeshConfig = MeshConfig()
-
-    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         check_fields(self, "config", unbounded=("seed",))

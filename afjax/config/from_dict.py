@@ -1,8 +1,8 @@
 """Converts nested mappings to frozen dataclasses and back.
 
-These functions read and write configs, manifests and workdirs. Every config class calls :func:`check_fields` in its
-``__post_init__``, so configs constructed in Python are validated in the same way as configs that :func:`from_dict`
-builds from files or flags.
+These functions read and write configs, manifests and workdirs. The config classes derive from :class:`Settings`, so
+configs constructed in Python are validated in the same way as configs that :func:`from_dict` builds from files or
+flags.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from afjax.errors import UserError, did_you_mean
 
@@ -221,6 +221,27 @@ def settings_repr(config: Any) -> str:
 
 def _truncate(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+class Settings:
+    """Base class of config classes: checks and converts the fields, and shows only those that are set.
+
+    A config class is a frozen dataclass with ``repr=False``. A class with further checks extends ``__post_init__``.
+
+    Args:
+      name: The config's name in error messages, such as ``train``. Inherited if not given.
+    """
+
+    _name: ClassVar[str]
+
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        if name:
+            cls._name = name
+
+    def __post_init__(self) -> None:
+        check_fields(self, self._name)
+
+    __repr__ = settings_repr
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.from_dict import Settings
 from afjax.config.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, Proportion
 from afjax.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FusionConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class FusionConfig(Settings, name="fusion"):
     """Settings of AdapterFusion, an attention mechanism over adapters.
 
     Attributes:
@@ -44,10 +44,8 @@ class FusionConfig:
     subset: PositiveInt | None = None
     kept: tuple[tuple[tuple[int, ...], ...], ...] | None = None
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "fusion")
+        super().__post_init__()
         rows = [layer_members for slot_layers in self.kept or () for layer_members in slot_layers]
         if self.kept is not None and (
             len({len(row) for row in rows}) != 1

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from afjax.config.defaults import FORMER_POOLING
-from afjax.config.from_dict import check_fields, from_dict, settings_repr
+from afjax.config.from_dict import Settings, from_dict
 from afjax.config.ranges import NonNegativeInt, Proportion
 from afjax.config.values import Activation, Pooling
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class HeadConfig(Settings, name="head"):
     """The output layers of one task.
 
     Attributes:
@@ -43,11 +43,6 @@ class HeadConfig:
     hidden_layers: NonNegativeInt = 0
     activation: Activation = "tanh"
     dropout: Proportion | None = None
-
-    __repr__ = settings_repr
-
-    def __post_init__(self) -> None:
-        check_fields(self, "head")
 
     def with_pooling(self, pooling: Pooling) -> "HeadConfig":
         """Fills in ``pooling`` if it is not set."""

@@ -4,7 +4,7 @@ import dataclasses
 import os
 
 from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
-from afjax.config.from_dict import check_fields, check_value, settings_repr, shown
+from afjax.config.from_dict import Settings, check_value, settings_repr, shown
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.training import SamplingConfig
@@ -27,8 +27,8 @@ def check_partition(partition: Partition, adapter: Adapter) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Method:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Method(Settings, name="method"):
     """The trained part of a model and its architecture. The head is always trained.
 
     Attributes:
@@ -58,8 +58,6 @@ class Method:
     head: HeadConfig = HeadConfig()
     top_k: int = 0
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
         if isinstance(self.adapter, str):
             known = self.adapter in ADAPTER_PRESETS
@@ -68,7 +66,7 @@ class Method:
                 f'ADAPTER_PRESETS["{self.adapter if known else "pfeiffer"}"] (presets: '
                 f"{', '.join(ADAPTER_PRESETS)}).{'' if known else did_you_mean(self.adapter, ADAPTER_PRESETS)}"
             )
-        check_fields(self, "method")
+        super().__post_init__()
         check_partition(self.partition, self.adapter)
         if (self.partition == "top_k") != (self.top_k != 0) or self.top_k < 0:
             raise UserError(
@@ -87,7 +85,7 @@ class Method:
         return self.partition in (*TRAINS_LAYERS, "layernorm")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MultitaskMethod(Method):
     """Joint training of several tasks with the same partition and architectures.
 
@@ -112,8 +110,6 @@ class MultitaskMethod(Method):
 
     partition: Partition = "adapter+trunk"
     sampling: SamplingConfig = SamplingConfig()
-
-    __repr__ = settings_repr
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

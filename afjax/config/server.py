@@ -4,7 +4,7 @@ import dataclasses
 import re
 from typing import Annotated
 
-from afjax.config.from_dict import check_fields
+from afjax.config.from_dict import Settings
 from afjax.config.ranges import PositiveInt, Range
 from afjax.errors import UserError
 
@@ -12,7 +12,7 @@ _Duration = Annotated[float, Range(least=0, below=1_000_000)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Settings, name="server"):
     """Limits and other settings of the HTTP server.
 
     Attributes:
@@ -42,7 +42,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
 
     def __post_init__(self) -> None:
-        check_fields(self, "server")
+        super().__post_init__()
         if not self.allowed_hosts:
             raise UserError("server.allowed_hosts is empty; add at least one host name.")
         for name in self.allowed_hosts:

@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from afjax.config.from_dict import check_fields, settings_repr
+from afjax.config.from_dict import Settings, shown
 from afjax.config.ranges import FiniteFloat, NonNegativeInt, PositiveFloat, PositiveInt, Proportion, Range
 from afjax.config.values import check_name
 from afjax.errors import UserError
@@ -30,8 +30,8 @@ MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SpanConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class SpanConfig(Settings, name="span"):
     """Window and answer settings of span tasks.
 
     The defaults are the same as in BERT's SQuAD code, which Houlsby 2019 uses.
@@ -63,14 +63,9 @@ class SpanConfig:
     no_answer_threshold: FiniteFloat = 0.0
     num_best: PositiveInt = 20
 
-    __repr__ = settings_repr
 
-    def __post_init__(self) -> None:
-        check_fields(self, "span")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MultiLabelConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class MultiLabelConfig(Settings, name="multi_label"):
     """Label and threshold settings of multi-label tasks.
 
     Attributes:
@@ -92,16 +87,14 @@ class MultiLabelConfig:
     threshold: Annotated[float, Range(above=0, below=1)] = 0.5
     tune_threshold: bool = False
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "multi_label")
+        super().__post_init__()
         if not self.separator:
             raise UserError('A task\'s multi_label.separator is empty; set a separator, such as "|".')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TaskConfig(Settings, name="task"):
     """A labeled dataset and its metric.
 
     Attributes:
@@ -171,10 +164,8 @@ class TaskConfig:
     span: SpanConfig = SpanConfig()
     multi_label: MultiLabelConfig = MultiLabelConfig()
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "task")
+        super().__post_init__()
         check_name(self.name, "task")
         for label in self.labels:
             if not label.strip() or self.labels.count(label) > 1:
@@ -182,16 +173,14 @@ class TaskConfig:
                     f"The task {self.name} has the label names {list(self.labels)}; they must be distinct and not "
                     "blank."
                 )
-        if self.scale != 1.0 and self.kind != "regression":
-            raise UserError(f"The task {self.name} has scale {self.scale}, but scale only applies to regression.")
-        if self.choices and self.kind != "multiple_choice":
-            raise UserError(f'The task {self.name} sets choices, but its kind is "{self.kind}", not "multiple_choice".')
-        if self.span != SpanConfig() and self.kind != "span":
-            raise UserError(f'The task {self.name} has span settings, but its kind is "{self.kind}", not "span".')
-        if self.multi_label != MultiLabelConfig() and self.kind != "multi_label":
-            raise UserError(
-                f'The task {self.name} has multi_label settings, but its kind is "{self.kind}", not "multi_label".'
-            )
+        kinds = {"scale": "regression", "choices": "multiple_choice", "span": "span", "multi_label": "multi_label"}
+        for setting, kind in kinds.items():
+            value = getattr(self, setting)
+            if self.kind != kind and value != getattr(TaskConfig, setting):
+                raise UserError(
+                    f"The task {self.name} sets {setting} to {shown(value)}, but its kind is "
+                    f'"{self.kind}", not "{kind}".'
+                )
 
     @property
     def label_column(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from afjax.config.from_dict import MAX_INT, check_fields, settings_repr
+from afjax.config.from_dict import MAX_INT, Settings
 from afjax.config.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Proportion, Range
 from afjax.errors import UserError
 
@@ -15,8 +15,8 @@ Sampler = Literal["annealed", "square_root", "proportional", "round_robin"]
 MIN_CLASS_WEIGHT, MAX_CLASS_WEIGHT = 1e-6, 1e6
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TrainConfig(Settings, name="train"):
     """Settings of one training run.
 
     The settings cover the optimizer, its schedule, batches, evaluation and early stopping.
@@ -96,10 +96,8 @@ class TrainConfig:
     label_smoothing: Proportion = 0.0
     prng: Literal["rbg", "threefry2x32"] = "threefry2x32"
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "train")
+        super().__post_init__()
         if not self.class_weights:
             # An empty mapping is equivalent to "".
             object.__setattr__(self, "class_weights", "")
@@ -142,8 +140,8 @@ class TrainConfig:
         return tuple(sorted({*(self.buckets or quarters), self.max_length}))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class SamplingConfig(Settings, name="sampling"):
     """Task sampling in multi-task training.
 
     Attributes:
@@ -167,14 +165,9 @@ class SamplingConfig:
     sampler: Sampler = "annealed"
     steps_per_epoch: PositiveInt = 2400
 
-    __repr__ = settings_repr
 
-    def __post_init__(self) -> None:
-        check_fields(self, "sampling")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class MeshConfig(Settings, name="mesh"):
     """Axis sizes of the device mesh. Their product is the number of devices.
 
     One size can be -1, in which case it is inferred from the others.
@@ -191,10 +184,8 @@ class MeshConfig:
     fsdp: int = 1
     tensor: int = 1
 
-    __repr__ = settings_repr
-
     def __post_init__(self) -> None:
-        check_fields(self, "mesh")
+        super().__post_init__()
         sizes = {"data": self.data, "fsdp": self.fsdp, "tensor": self.tensor}
         for axis, size in sizes.items():
             if size < 1 and size != -1:

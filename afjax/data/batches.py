@@ -229,9 +229,9 @@ def sequences_of(data: TokenizedRows, rows: np.ndarray, batch_size: int) -> np.n
 
 
 def padding_share(
-    data: TokenizedRows, *, batch_size: int, lengths: Sequence[int], seed: int = 0, padding_rows: bool = True
+    data: TokenizedRows, *, batch_size: int, lengths: Sequence[int], training: bool = True, padding_rows: bool = True
 ) -> float:
-    """Computes the fraction of padding tokens in one training epoch.
+    """Computes the fraction of padding tokens in one training epoch or one evaluation.
 
     Missing choices count as padding.
 
@@ -239,29 +239,14 @@ def padding_share(
       data: The split.
       batch_size: Rows per batch.
       lengths: The padded lengths.
-      seed: Random seed of the batches.
+      training: Whether the rows are batched as in training, or as in an evaluation.
       padding_rows: Whether to count padding rows that fill up a batch. In small splits, they can contain most of the
         tokens.
     """
-    return _padding_fraction(
-        data, train_groups(data.lengths, batch_size, lengths, seed, epoch=0), batch_size, lengths, padding_rows
-    )
-
-
-def eval_padding_share(
-    data: TokenizedRows, *, batch_size: int, lengths: Sequence[int], padding_rows: bool = True
-) -> float:
-    """Computes the fraction of padding tokens in one evaluation.
-
-    See :func:`padding_share`.
-    """
-    groups = eval_groups(data.lengths, batch_size)
-    return _padding_fraction(data, groups, batch_size, lengths, padding_rows)
-
-
-def _padding_fraction(
-    data: TokenizedRows, groups: Sequence[np.ndarray], batch_size: int, lengths: Sequence[int], padding_rows: bool
-) -> float:
+    if training:
+        groups = train_groups(data.lengths, batch_size, lengths, seed=0, epoch=0)
+    else:
+        groups = eval_groups(data.lengths, batch_size)
     sizes = np.array([len(rows) for rows in groups])
     starts = np.cumsum(sizes) - sizes
     longest = np.maximum.reduceat(data.lengths[np.concatenate(groups)], starts)

@@ -6,35 +6,76 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from jaxtyping import Shaped
 
+from afjax.data.pieces import check_fast
+from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.storage.paths import error_text
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
+# Dtypes of the arrays that have one entry per token.
+_PER_TOKEN = {"tokens": np.int32, "types": np.int8, "characters": np.int32, "word_of": np.int32}
 
-def cached_arrays(path: Path | None, is_sound: Callable[[Arrays], bool], make: Callable[[], Arrays]) -> Arrays:
-    """Loads arrays from a file. If it is missing or damaged, makes the arrays and saves them.
+
+class Format(NamedTuple):
+    """The contents of a cached file.
+
+    Attributes:
+      version: Part of the cache key. Increment it when the stored arrays or their computation change.
+      names: The names of the arrays.
+    """
+
+    version: str
+    names: tuple[str, ...]
+
+
+def cached_arrays(
+    rows: AnyRows, tokenizer: Any, form: Format, settings: str, make: Callable[[], Arrays], cache_dir: Path | None
+) -> Arrays:
+    """Loads a split's arrays from the cache. If they are missing or damaged, makes and saves them.
 
     Args:
-      path: The file, or None to make the arrays without saving them.
-      is_sound: Checks the names, dtypes and sizes of loaded arrays.
+      rows: The split.
+      tokenizer: A fast transformers tokenizer.
+      form: The contents of the file.
+      settings: All settings that the arrays depend on, such as the maximum length.
       make: Makes the arrays.
+      cache_dir: The cache folder, or None to make the arrays without saving them.
 
     Raises:
-      UserError: The file cannot be written.
+      UserError: The tokenizer is not fast, or the file cannot be written.
     """
-    arrays = read_arrays(path) if path else None
-    if arrays is None or not is_sound(arrays):
+    check_fast(tokenizer)
+    if cache_dir is None:
+        return make()
+    path = cache_dir / f"{token_digest(form.version, settings, tokenizer, rows.texts_digest())}.npz"
+    arrays = read_arrays(path)
+    if arrays is None or not _are_sound(arrays, form.names, len(rows)):
         arrays = make()
-        if path:
-            write_arrays(path, arrays)
+        write_arrays(path, arrays)
     return arrays
+
+
+def _are_sound(arrays: Arrays, names: tuple[str, ...], num_rows: int) -> bool:
+    """Whether arrays that were loaded from a file are complete.
+
+    Without ``row_of``, the index of each sequence's row, there is one sequence per row.
+    """
+    row_of = arrays.get("row_of", np.arange(num_rows))
+    return (
+        arrays.keys() == set(names)
+        and arrays["offsets"].dtype == np.int64
+        and len(arrays["offsets"]) == len(row_of) + 1
+        and row_of[-1] == num_rows - 1
+        and all(arrays[name].dtype == dtype for name, dtype in _PER_TOKEN.items() if name in names)
+        and all(len(arrays[name]) == arrays["offsets"][-1] for name in _PER_TOKEN if name in names)
+    )
 
 
 def token_digest(version: str, settings: str, tokenizer: Any, texts_digest: str) -> str:

@@ -58,61 +58,6 @@ PUBLISHED_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def pick_columns(
-    source: str,
-    rows: Iterable[tuple[str, dict[str, Any]]],
-    *,
-    text_a: str = "",
-    text_b: str = "",
-    label: str = "",
-    known: Sequence[tuple[str, ...]] = TEXT_COLUMNS,
-    labeled: bool | None = True,
-) -> Columns:
-    """Selects the text, label and id columns.
-
-    The first row determines which columns exist.
-
-    Args:
-      source: The split's name in error messages.
-      rows: One or more pairs ``(the row's name in error messages, its values by column name)``.
-      text_a, text_b: Names of the text columns. If both are empty, the first entry of ``known`` whose columns all exist
-        is used.
-      label: Name of the label column. If empty, it is "label", which may be missing.
-      known: Candidate text columns, in order of preference.
-      labeled: Whether the column ``label`` must exist if it is set. If False, labels are ignored. If None, they are
-        used if the column exists.
-
-    Raises:
-      UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or
-        integer, two rows have the same ``id``, or ``text_b`` is set without ``text_a``.
-    """
-    place, first, rows = first_row(source, rows)
-    names = text_names(place, first, text_a, text_b, known)
-    has_labels = labeled is not False and ((bool(label) and bool(labeled)) or (label or "label") in first)
-    has_ids = "id" in first
-    columns = Columns(
-        source,
-        [],
-        [],
-        [] if len(names) == 2 else None,
-        [] if has_labels else None,
-        [] if has_ids else None,
-        names=tuple(map(str, first)),
-        label=label or "label",
-    )
-    for place, row in rows:
-        columns.places.append(place)
-        columns.text_a.append(text_of(place, row, names[0]))
-        if columns.text_b is not None:
-            columns.text_b.append(text_of(place, row, names[1]))
-        if columns.labels is not None:
-            columns.labels.append(value_of(place, row, label or "label"))
-        if columns.ids is not None:
-            columns.ids.append(id_of(place, row))
-    check_ids(columns.places, columns.ids)
-    return columns
-
-
 def first_row(
     source: str, rows: Iterable[tuple[str, dict[str, Any]]]
 ) -> tuple[str, dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
@@ -146,24 +91,6 @@ def check_ids(places: Sequence[str], ids: Sequence[str] | None) -> None:
                 f"{place} has the id {shorten(row_id)}, which {seen[row_id]} already uses; drop one of the rows."
             )
         seen[row_id] = place
-
-
-def text_names(
-    place: str, row: dict[str, Any], text_a: str, text_b: str, known: Sequence[tuple[str, ...]]
-) -> tuple[str, ...]:
-    """Selects one or two text columns, either as configured or from the known names."""
-    if text_a:
-        return (text_a, text_b) if text_b else (text_a,)
-    if text_b:
-        raise UserError(f'The task sets text_b="{text_b}" but not text_a; set both columns.')
-    for names in known:
-        if all(name in row for name in names):
-            return names
-    expected = " or ".join(" and ".join(names) for names in known)
-    raise UserError(
-        f"{place} has no text columns {expected}; its columns are {listing(row)}. Set the text columns with the task's "
-        '"text_a" and "text_b" settings.'
-    )
 
 
 def value_of(place: str, row: dict[str, Any], name: str) -> Any:

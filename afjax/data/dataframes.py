@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.sources import arrow
-from afjax.data.sources.arrow import BATCH_SIZE, explain_errors
-from afjax.data.sources.files import shorten
+from afjax.data.sources.arrow import BATCH_SIZE, batch_rows, explain_errors
+from afjax.data.sources.files import check_distinct, shorten
 from afjax.errors import UserError
 
 # Table types to suggest in error messages.
@@ -41,9 +40,7 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(table, Mapping) and table and all(map(is_table, table.values())):
         raise UserError(f"{name} has several tables ({', '.join(map(str, table))}); pass one of them.")
     names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
-    repeated = [str(column) for column in names if names.count(column) > 1]
-    if repeated:
-        raise UserError(f'{name} has two columns named "{repeated[0]}"; column names must be unique.')
+    check_distinct(name, names)
     columns = {str(column): as_list(table[column], f'The column "{column}" of {name}') for column in names}
     lengths = {column: len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -71,15 +68,10 @@ def dataset_rows(dataset: Any, name: str, *, first: int = 0) -> Iterator[tuple[s
       first: Number of the first row.
 
     Raises:
-      UserError: The dataset is empty or cannot be read, or two columns have the same name.
+      UserError: The dataset cannot be read, or two columns have the same name.
     """
-    number = first
     with explain_errors(name, "a dataset"):
-        for batch in dataset.with_format("arrow").iter(batch_size=BATCH_SIZE):
-            yield from arrow.table_rows(batch, name, first=number)
-            number += len(batch)
-    if number == first:
-        raise UserError(f"{name} has no rows; it needs at least one.")
+        yield from batch_rows(dataset.with_format("arrow").iter(batch_size=BATCH_SIZE), name, first=first)
 
 
 def dataset_label_names(dataset: Any, column: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from afjax.config.training import TrainConfig
-from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, eval_padding_share, padding_share
+from afjax.data.batches import batches_per_epoch, bucket_of, eval_groups, padding_share
 from afjax.data.tokenization import TokenizedRows
 
 # Maximum number of padded lengths per run.
@@ -95,8 +95,6 @@ def choose_lengths(
       common: Whether runs on other tasks can share the programs. If so, all rows may be padded to ``max_length`` if
         that costs little; see :data:`COMMON_LENGTH`.
     """
-    if config.buckets:
-        return PaddedLengths(config.lengths, config.lengths)
     return PaddedLengths(
         train_lengths(train, config, cost.train, num_steps=num_steps, shares=shares, common=common),
         eval_lengths(dev, config, cost.dev, num_evaluations=num_evaluations, common=common),
@@ -121,6 +119,8 @@ def train_lengths(
       train, config, num_steps, shares, common: See :func:`choose_lengths`.
       program_tokens: Number of padding tokens that an additional length must remove.
     """
+    if config.buckets:
+        return config.lengths
     rates = np.array(
         [share / len(data) for data, share in zip(train, shares, strict=True)] if shares else [1.0] * len(train)
     )
@@ -202,7 +202,8 @@ def run_tokens(
         ]
     )
     per_evaluation = sum(
-        float(data.offsets[-1]) / (1 - eval_padding_share(data, batch_size=config.batch_size, lengths=lengths.dev))
+        float(data.offsets[-1])
+        / (1 - padding_share(data, batch_size=config.batch_size, lengths=lengths.dev, training=False))
         for data in dev
     )
     weights = np.array(shares or [len(data) for data in train], np.float64)

@@ -1,6 +1,6 @@
 """The parts of a tokenized row: token ids of texts, and special tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -46,6 +46,19 @@ class Template:
     @property
     def num_special(self) -> int:
         return sum(map(len, self.specials))
+
+    def room(self, max_length: int, *, least: int = 1) -> int:
+        """Returns how many of a row's ``max_length`` tokens are left for its texts.
+
+        Raises:
+          UserError: Fewer than ``least`` are left.
+        """
+        room = max_length - self.num_special
+        if room < least:
+            raise UserError(
+                f"max_length is {max_length}, but each row has {self.num_special} special tokens; increase it."
+            )
+        return room
 
 
 def plain_backend(tokenizer: Any) -> Any:
@@ -93,6 +106,16 @@ def encode_texts(backend: Any, texts: Sequence[str], *, characters: bool = False
             bounds += [np.array(encoding.offsets, np.int32).reshape(-1, 2) for encoding in encodings]
     offsets = np.cumsum(lengths, dtype=np.int64)
     return Pieces(np.concatenate(tokens), offsets, np.concatenate(bounds) if characters else None)
+
+
+def encode_rows(backend: Any, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields each text's token ids and character offsets, as in :class:`Pieces`. Tokenizes repeated texts only once."""
+    distinct, (numbers,) = number_texts(texts)
+    pieces = encode_texts(backend, distinct, characters=True)
+    assert pieces.characters is not None, "requested above"
+    for number in numbers:
+        part = slice(*pieces.offsets[number : number + 2])
+        yield pieces.tokens[part], pieces.characters[part]
 
 
 def learn_template(backend: Any, tokenizer: Any, *, pair: bool) -> Template:

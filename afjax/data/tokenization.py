@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.cache import Arrays, cached_arrays, token_digest
-from afjax.data.pieces import CHUNK, check_fast, encode_texts, learn_template, number_texts, plain_backend, ranges
+from afjax.data.cache import Arrays, Format, cached_arrays
+from afjax.data.pieces import CHUNK, encode_texts, learn_template, number_texts, plain_backend, ranges
 from afjax.data.splits import ChoiceRows, Rows
-from afjax.errors import UserError
 
-# Part of the cache key. Increment it when the stored arrays or their computation change.
-FORMAT_VERSION = 1
+FORMAT = Format("1", ("tokens", "types", "offsets", "truncated"))
 
 
 @dataclass(frozen=True)
@@ -109,11 +107,9 @@ def tokenize_rows(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, c
         pairs = tokenize_rows(rows.pairs(), tokenizer, max_length=max_length, cache_dir=cache_dir)
         choices = np.concatenate([[0], np.cumsum(rows.num_choices)])
         return replace(pairs, labels=rows.labels, choices=choices)
-    check_fast(tokenizer)
+    settings = f"{max_length} left" if truncates_left(tokenizer) else f"{max_length}"
     arrays = cached_arrays(
-        cache_dir / f"{cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None,
-        lambda arrays: _is_sound(arrays, len(rows)),
-        lambda: run_tokenizer(rows, tokenizer, max_length),
+        rows, tokenizer, FORMAT, settings, lambda: run_tokenizer(rows, tokenizer, max_length), cache_dir
     )
     return TokenizedRows(arrays["tokens"], arrays["types"], arrays["offsets"], rows.labels, int(arrays["truncated"]))
 
@@ -126,11 +122,7 @@ def run_tokenizer(rows: Rows, tokenizer: Any, max_length: int) -> Arrays:
     backend, from_left = plain_backend(tokenizer), truncates_left(tokenizer)
     columns = [rows.text_a] if rows.text_b is None else [rows.text_a, rows.text_b]
     template = learn_template(backend, tokenizer, pair=len(columns) == 2)
-    room = max_length - template.num_special
-    if room < 1:
-        raise UserError(
-            f"max_length is {max_length}, but each row has {template.num_special} special tokens; increase it."
-        )
+    room = template.room(max_length)
     texts, numbers = number_texts(*columns)
     pieces = encode_texts(backend, texts)
     lengths = np.diff(pieces.offsets)
@@ -180,18 +172,3 @@ def cut_longest(first: np.ndarray, second: np.ndarray, room: int) -> list[np.nda
     kept_long = np.where(fits, long, np.where(halved, room - room // 2, room - short))
     swapped = first > second
     return [np.where(swapped, kept_long, kept_short), np.where(swapped, kept_short, kept_long)]
-
-
-def cache_key(rows: Rows, tokenizer: Any, max_length: int) -> str:
-    """Returns the SHA-256 (hex) of everything that the token ids depend on."""
-    settings = f"{max_length} left" if truncates_left(tokenizer) else f"{max_length}"
-    return token_digest(f"{FORMAT_VERSION}", settings, tokenizer, rows.texts_digest())
-
-
-def _is_sound(arrays: Arrays, num_rows: int) -> bool:
-    return (
-        arrays.keys() == {"tokens", "types", "offsets", "truncated"}
-        and len(arrays["offsets"]) == num_rows + 1
-        and [arrays[name].dtype for name in ("tokens", "types", "offsets")] == [np.int32, np.int8, np.int64]
-        and len(arrays["tokens"]) == len(arrays["types"]) == arrays["offsets"][-1]
-    )

@@ -57,14 +57,12 @@ def pick_choices(
         if ids is not None:
             ids.append(id_of(place, row))
     check_ids(places, ids)
-    if not labels or (labeled is None and all(map(is_missing, labels))):
-        return ChoiceRows(contexts, lists, None, label_names, ids=ids, has_question=bool(question))
-    indices = [
-        choice_index(place, value, len(choices), label_names)
-        for place, value, choices in zip(places, labels, lists, strict=True)
-    ]
-    labels_array = np.array(indices, np.int32)
-    return ChoiceRows(contexts, lists, labels_array, label_names, ids=ids, has_question=bool(question))
+    indices = None
+    if labels and (labeled or not all(map(is_missing, labels))):
+        labeled_rows = zip(places, labels, lists, strict=True)
+        numbers = [choice_index(place, label, len(choices), label_names) for place, label, choices in labeled_rows]
+        indices = np.array(numbers, np.int32)
+    return ChoiceRows(contexts, lists, indices, label_names, ids=ids, has_question=bool(question))
 
 
 def context_of(place: str, row: dict[str, Any], names: tuple[str, ...]) -> str:

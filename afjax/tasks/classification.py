@@ -15,8 +15,7 @@ from afjax.data.labels import class_labels, find_label_names, note_indices
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
 from afjax.data.tokenization import TokenizedRows
-from afjax.tasks.class_loss import mask_missing
-from afjax.tasks.kind import KindSpec, KindText, LabelReading
+from afjax.tasks.kind import KindSpec, KindText, LabelReading, masked
 from afjax.tasks.metrics import classification_scores
 from afjax.tasks.predictions import Predictions, softmax
 from afjax.tasks.texts import (
@@ -35,13 +34,6 @@ from afjax.trees import AnyArray
 def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]) -> Float[Array, "batch"]:
     """Computes each row's cross-entropy."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-
-
-def padded_losses(
-    logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
-) -> Float[Array, "batch"]:
-    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
-    return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
@@ -117,7 +109,7 @@ KIND = KindSpec(
     name="classification",
     num_outputs=len,
     losses=losses,
-    padded_losses=padded_losses,
+    padded_losses=masked(losses),
     named_outputs=True,
     has_classes=True,
     metrics=("accuracy", "f1", "macro_f1", "matthews"),

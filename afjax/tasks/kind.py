@@ -16,12 +16,15 @@ from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import AnyRows
 from afjax.data.tokenization import TokenizedRows
+from afjax.tasks.class_loss import mask_missing
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
 from afjax.trees import AnyArray
 
 # An axis of a row's label in a batch: the answer's start and end, the head's outputs, or the tokens.
 LabelAxis = Literal["answer", "outputs", "length"]
+# Computes each row's loss from the logits and a batch with ``labels``, ``mask`` and ``weights``.
+Losses = Callable[[Float[AnyArray, "batch ..."], Mapping[str, Any]], Float[Array, "batch"]]
 # A head's input: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
 
@@ -149,6 +152,11 @@ class PaddedLosses(Protocol):
     ) -> Float[Array, "batch"]: ...
 
 
+def masked(losses: Losses) -> PaddedLosses:
+    """Returns a function that masks the padding outputs before it computes the losses."""
+    return lambda logits, batch, num_outputs: losses(mask_missing(logits, num_outputs), batch)
+
+
 def accept(rows: Any, context: Any, name: str) -> None:
     """Accepts all rows; see ``KindSpec.check_labels`` and ``KindSpec.check_tokens``."""
 
@@ -194,7 +202,7 @@ class KindSpec:
     name: TaskKind
     reads: Reads = "pooled"
     num_outputs: Callable[[Sequence[str]], int]
-    losses: Callable[[Float[AnyArray, "batch ..."], Mapping[str, Any]], Float[Array, "batch"]]
+    losses: Losses
     padded_losses: PaddedLosses | None = None
     label_axes: tuple[LabelAxis, ...] = ()
     label_dtype: Literal["int32", "float32"] = "int32"

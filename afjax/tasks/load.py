@@ -12,23 +12,11 @@ from afjax.data.labels import check_label_names, name_classes
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SPLIT_NAMES, Split, SplitSource
 from afjax.data.sources.kinds import has_split, makes_dev, open_source
-from afjax.data.splits import AnyRows, ChoiceRows, Rows, SpanRows, check_same_form
+from afjax.data.splits import AnyRows, SpanRows, check_same_form
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.tasks.kind import NEEDS_LABELS, LabelReading
 from afjax.tasks.kinds import TASK_KINDS
-
-__all__ = [
-    "AnyRows",
-    "ChoiceRows",
-    "Rows",
-    "SpanRows",
-    "load_split",
-    "load_task",
-    "rows_by_split",
-    "rows_from_lists",
-    "rows_from_table",
-]
 
 
 def load_task(task: TaskConfig) -> dict[str, AnyRows]:

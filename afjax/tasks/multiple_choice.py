@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,13 @@ from afjax.data.columns import check_text
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import ChoiceRows
-from afjax.data.tokenization import TokenizedRows, tokenize_rows
+from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.tasks.choices import check_choices, choice_index, choices_of, context_of, pick_choices
 from afjax.tasks.classification import errors, losses, name_outputs
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.predictions import Predictions, softmax
-from afjax.tasks.texts import given_names
+from afjax.tasks.texts import given_names, tokenize_texts
 from afjax.tasks.weighted_scores import Weighted, mean_scores
 
 
@@ -67,13 +66,6 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
     return context_of(place, row, form.texts), choices_of(place, row, form.choices)
 
 
-def tokenize(
-    rows: ChoiceRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenizedRows:
-    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
-
-
 def predict(
     logits: Float[np.ndarray, "rows choices"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
@@ -110,7 +102,7 @@ KIND = KindSpec(
     from_lists=from_lists,
     forms=forms,
     pick=pick,
-    tokenize=tokenize,
+    tokenize=tokenize_texts,
     predict=predict,
     scores=scores,
     errors=errors,

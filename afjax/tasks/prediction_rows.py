@@ -15,7 +15,6 @@ from afjax.data.sources.formats import read_rows, rows_of_stream
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
 from afjax.storage.paths import expanded
-from afjax.tasks.kind import Form
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 
@@ -105,7 +104,17 @@ def pick_input(place: str, row: dict[str, Any], task: TaskConfig, text_columns: 
     """
     kind = TASK_KINDS[task.kind]
     forms = list(dict.fromkeys(kind.forms(task, text_columns)))
-    return kind.pick(place, row, _pick_form(place, row, forms, task, text_columns))
+    form = next((form for form in forms if set(form.columns) <= row.keys()), None)
+    question = task.text_b or "question"
+    # The question would be ignored by a head that was trained without one.
+    ignores_question = form is not None and kind.has_choices and text_columns == 1 and question in row
+    if form is None or ignores_question:
+        expected = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
+        no_question = f' and no "{question}"' if ignores_question else ""
+        trained = ", as in training" if text_columns else ""
+        columns = listing(row) if row else "(none)"
+        raise UserError(f"{place} has the columns {columns}; it must have {expected}{no_question}{trained}.")
+    return kind.pick(place, row, form)
 
 
 def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
@@ -135,23 +144,6 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
             raise UserError(f'--keep={text} has "{column if column in keep else field}" twice; names must be unique.')
         keep[column] = field
     return keep
-
-
-def _pick_form(
-    place: str, row: dict[str, Any], forms: Sequence[Form], task: TaskConfig, text_columns: int | None
-) -> Form:
-    """Selects a row's form by its columns."""
-    form = next((form for form in forms if set(form.columns) <= row.keys()), None)
-    question = task.text_b or "question"
-    # The question would be ignored by a head that was trained without one.
-    ignores_question = form is not None and TASK_KINDS[task.kind].has_choices and text_columns == 1 and question in row
-    if form is None or ignores_question:
-        expected = " or ".join(json.dumps(list(form.columns), ensure_ascii=False) for form in forms)
-        no_question = f' and no "{question}"' if ignores_question else ""
-        trained = ", as in training" if text_columns else ""
-        columns = listing(row) if row else "(none)"
-        raise UserError(f"{place} has the columns {columns}; it must have {expected}{no_question}{trained}.")
-    return form
 
 
 def kept_fields(place: str, row: dict[str, Any], keep: Mapping[str, str]) -> dict[str, Any]:

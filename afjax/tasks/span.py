@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -85,13 +84,6 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
     return tuple(text_of(place, row, name) for name in form.texts)
 
 
-def tokenize(
-    rows: SpanRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenizedRows:
-    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenize_spans(rows, tokenizer, task.span, max_length=max_length, training=training, cache_dir=cache_dir)
-
-
 def predict(
     logits: Float[np.ndarray, "windows length 2"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
@@ -155,7 +147,7 @@ KIND = KindSpec(
     forms=forms,
     pick=pick,
     check_labels=check_labels,
-    tokenize=tokenize,
+    tokenize=tokenize_spans,
     predict=predict,
     scores=scores,
     errors=errors,

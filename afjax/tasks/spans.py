@@ -48,12 +48,12 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = 
             labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
         ids.append(id_of(place, row) if "id" in first else str(number))
     check_ids(places, ids)
-    if not labels or (labeled is None and not _are_labels([value for value, _ in labels], no_answer=no_answer)):
-        return SpanRows(questions, contexts, None, ids=ids)
-    checked = [
-        check_answers(place, value, context, no_answer=no_answer, guessed=guessed)
-        for place, context, (value, guessed) in zip(places, contexts, labels, strict=True)
-    ]
+    checked = None
+    if labels and (labeled or _are_labels([value for value, _ in labels], no_answer=no_answer)):
+        checked = [
+            check_answers(place, value, context, no_answer=no_answer, guessed=guessed)
+            for place, context, (value, guessed) in zip(places, contexts, labels, strict=True)
+        ]
     return SpanRows(questions, contexts, checked, ids=ids)
 
 

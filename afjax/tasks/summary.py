@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import batches_per_epoch, eval_padding_share, padding_share
+from afjax.data.batches import batches_per_epoch, padding_share
 from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
 from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
 from afjax.tasks.kinds import TASK_KINDS
@@ -123,26 +123,23 @@ def summarize(
     batch_size = config.batch_size
     if training:
         num_steps = config.num_steps(batches_per_epoch(len(truncated_data), batch_size))
-        padded = (
-            config.lengths
-            if config.buckets
-            else train_lengths([truncated_data], config, cost.train, num_steps=num_steps, common=True)
-        )
-        padding = padding_share(truncated_data, batch_size=batch_size, lengths=padded, padding_rows=False)
+        padded = train_lengths([truncated_data], config, cost.train, num_steps=num_steps, common=True)
     else:
         padded = eval_lengths([truncated_data], config, cost.dev, common=True)
-        padding = eval_padding_share(truncated_data, batch_size=batch_size, lengths=padded, padding_rows=False)
+    padding = padding_share(
+        truncated_data, batch_size=batch_size, lengths=padded, training=training, padding_rows=False
+    )
     labels = rows.labels if isinstance(rows, Rows) and not rows.label_names else None
+    num_choices = rows.num_choices.tolist() if isinstance(rows, ChoiceRows) else ()
+    num_answers = map(len, rows.labels or ()) if isinstance(rows, SpanRows) else ()
     return SplitSummary(
         rows=len(rows),
         labeled=rows.labels is not None,
-        labels=_label_counts(rows),
+        labels=_shares(rows.label_counts(), len(rows)),
         values=None if labels is None else (float(labels.min()), float(labels.mean()), float(labels.max())),
-        choices=_counted(rows.num_choices.tolist()) if isinstance(rows, ChoiceRows) else {},
-        answers=_counted(map(len, rows.labels)) if isinstance(rows, SpanRows) and rows.labels is not None else {},
-        unplaced=sum(bool(answers) and answers[0][1] < 0 for answers in rows.labels or ())
-        if isinstance(rows, SpanRows)
-        else 0,
+        choices=_shares(Counter(sorted(num_choices)), len(rows)),
+        answers=_shares(Counter(sorted(num_answers)), len(rows)),
+        unplaced=len(rows.labels or ()) - len(rows.trainable()) if isinstance(rows, SpanRows) else 0,
         lengths=tuple(np.percentile(lengths, PERCENTILES, method="inverted_cdf").astype(int).tolist()),
         truncated=truncated,
         windows=windows,
@@ -176,15 +173,8 @@ def first_examples(rows: AnyRows, num: int, tokenizer: Any, task: TaskConfig, co
     ]
 
 
-def _label_counts(rows: AnyRows) -> dict[str, Count]:
-    return {name: Count(count, count / len(rows)) for name, count in rows.label_counts().items()}
-
-
-def _counted(values: Iterable[int]) -> dict[int, Count]:
-    """Counts the occurrences of each value, in ascending order of values."""
-    counts = Counter(values)
-    total = counts.total()
-    return {value: Count(count, count / total) for value, count in sorted(counts.items())}
+def _shares(counts: Mapping[Any, int], num_rows: int) -> dict[Any, Count]:
+    return {value: Count(count, count / num_rows) for value, count in counts.items()}
 
 
 def _fields(rows: AnyRows, row: int) -> dict[str, str | list[str]]:

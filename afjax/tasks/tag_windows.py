@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
-from afjax.data.cache import Arrays, cached_arrays, token_digest
-from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
+from afjax.config.tasks import TaskConfig
+from afjax.data.cache import Arrays, Format, cached_arrays
+from afjax.data.pieces import encode_rows, learn_template, plain_backend
 from afjax.data.sources.files import shorten
 from afjax.data.splits import TagRows
 from afjax.errors import UserError
-from afjax.tasks.windows import TokenizedWindows, are_sound, join_windows
+from afjax.tasks.windows import TokenizedWindows, join_windows
 
-# Part of the cache key. Increment it when the stored arrays or their computation change.
-FORMAT_VERSION = 2
+FORMAT = Format("tags 2", ("tokens", "types", "offsets", "row_of", "word_of"))
 
 # Maximum overlap of consecutive windows, in tokens.
 OVERLAP = 64
@@ -35,7 +35,9 @@ class TokenizedTags(TokenizedWindows):
     rows: TagRows
 
 
-def tokenize_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: Path | None) -> TokenizedTags:
+def tokenize_tags(
+    rows: TagRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+) -> TokenizedTags:
     """Tokenizes sentences, or loads their token ids from the cache.
 
     Sentences of more than ``max_length`` tokens are split into windows. Consecutive windows overlap by half of their
@@ -44,6 +46,7 @@ def tokenize_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
     Args:
       rows: The split.
       tokenizer: A fast transformers tokenizer.
+      task, training: Not used; see :class:`afjax.tasks.kind.Tokenize`.
       max_length: Maximum number of tokens per window.
       cache_dir: The cache folder, or None to disable the cache. Files are named by a digest of everything that the
         token ids depend on.
@@ -55,23 +58,11 @@ def tokenize_tags(rows: TagRows, tokenizer: Any, *, max_length: int, cache_dir: 
       UserError: The tokenizer is not fast, ``max_length`` leaves no room for text, a word has no tokens, or the cache
         is not writable.
     """
-    check_fast(tokenizer)
     arrays = cached_arrays(
-        cache_dir / f"{_cache_key(rows, tokenizer, max_length)}.npz" if cache_dir else None,
-        lambda arrays: are_sound(arrays, len(rows), "word_of"),
-        lambda: _make_windows(rows, tokenizer, max_length),
+        rows, tokenizer, FORMAT, f"{max_length}", lambda: _make_windows(rows, tokenizer, max_length), cache_dir
     )
-    return TokenizedTags(
-        tokens=arrays["tokens"],
-        types=arrays["types"],
-        offsets=arrays["offsets"],
-        labels=None,
-        truncated=0,
-        row_of=arrays["row_of"],
-        word_of=arrays["word_of"],
-        rows=rows,
-        token_labels=None if rows.labels is None else _token_labels(rows, arrays),
-    )
+    token_labels = None if rows.labels is None else _token_labels(rows, arrays)
+    return TokenizedTags(**arrays, labels=None, truncated=0, rows=rows, token_labels=token_labels)
 
 
 def check_words(rows: TagRows, tokenizer: Any, name: str) -> None:
@@ -79,32 +70,20 @@ def check_words(rows: TagRows, tokenizer: Any, name: str) -> None:
 
     ``name`` is the split's name in the error message.
     """
-    check_fast(tokenizer)
-    texts, (numbers,) = number_texts(rows.texts)
-    pieces = encode_texts(plain_backend(tokenizer), texts, characters=True)
-    assert pieces.characters is not None, "requested above"
-    for row in range(len(rows)):
-        first_tokens(rows, row, pieces.characters[slice(*pieces.offsets[numbers[row] : numbers[row] + 2])], name)
+    for row, (_, characters) in enumerate(encode_rows(plain_backend(tokenizer), rows.texts)):
+        first_tokens(rows, row, characters, name)
 
 
 def _make_windows(rows: TagRows, tokenizer: Any, max_length: int) -> Arrays:
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=False)
-    room = max_length - template.num_special
-    if room < 1:
-        raise UserError(
-            f"max_length is {max_length}, but each row has {template.num_special} special tokens; increase it."
-        )
-    texts, (numbers,) = number_texts(rows.texts)
-    pieces = encode_texts(backend, texts, characters=True)
-    assert pieces.characters is not None, "requested above"
+    room = template.room(max_length)
     before, after = (np.array(ids, np.int32) for ids in template.specials)
     types_before, types_after = (np.array(types, np.int8) for types in template.special_types)
     parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "word_of": []}
     row_of = list[int]()
-    for row in range(len(rows)):
-        piece = slice(*pieces.offsets[numbers[row] : numbers[row] + 2])
-        ids, word_of = pieces.tokens[piece], first_tokens(rows, row, pieces.characters[piece])
+    for row, (ids, characters) in enumerate(encode_rows(backend, rows.texts)):
+        word_of = first_tokens(rows, row, characters)
         for begin, end, owned in _windows(len(ids), room):
             words = np.where(owned, word_of[begin:end], -1).astype(np.int32)
             edges = np.full(len(before), -1, np.int32), np.full(len(after), -1, np.int32)
@@ -184,7 +163,3 @@ def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndar
     all_labels = np.concatenate(row_labels)
     labels = all_labels[np.where(word_of >= 0, starts[token_rows] + word_of, 0)]
     return np.where(word_of >= 0, labels, -1).astype(np.int32)
-
-
-def _cache_key(rows: TagRows, tokenizer: Any, max_length: int) -> str:
-    return token_digest(f"tags {FORMAT_VERSION}", f"{max_length}", tokenizer, rows.texts_digest())

@@ -7,14 +7,13 @@ per word (see :mod:`afjax.data.tags`). For prediction, the column can also be ``
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Float, Float64, Int64
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import check_ids, check_text, first_row, id_of, is_null, missing_column, text_of, value_of
@@ -25,8 +24,7 @@ from afjax.data.tags import OUTSIDE, chunks, is_tag
 from afjax.data.tokenization import TokenizedRows
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
-from afjax.tasks.class_loss import mask_missing
-from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
+from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading, masked
 from afjax.tasks.metrics import entity_counts, entity_scores
 from afjax.tasks.predictions import Entity, Predictions, softmax
 from afjax.tasks.tag_windows import TokenizedTags, check_words, tokenize_tags
@@ -47,13 +45,6 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
     words = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(batch["labels"], 0))
     rows = jnp.where(has_label, words, 0).sum(-1)
     return rows * (batch["weights"].sum() / jnp.maximum(has_label.sum(), 1))
-
-
-def padded_losses(
-    logits: Float[AnyArray, "batch length outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
-) -> Float[Array, "batch"]:
-    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
-    return losses(mask_missing(logits, num_outputs), batch)
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
@@ -219,13 +210,6 @@ def pick(place: str, row: dict[str, Any], form: Form) -> Any:
     return words
 
 
-def tokenize(
-    rows: TagRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
-) -> TokenizedRows:
-    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
-    return tokenize_tags(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
-
-
 def predict(
     logits: Float[np.ndarray, "windows length num_labels"], data: TokenizedRows, task: TaskConfig, names: Sequence[str]
 ) -> Predictions:
@@ -292,7 +276,7 @@ KIND = KindSpec(
     reads="tokens",
     num_outputs=len,
     losses=losses,
-    padded_losses=padded_losses,
+    padded_losses=masked(losses),
     label_axes=("length",),
     named_outputs=True,
     metrics=("f1",),
@@ -301,7 +285,7 @@ KIND = KindSpec(
     forms=forms,
     pick=pick,
     check_tokens=check_words,
-    tokenize=tokenize,
+    tokenize=tokenize_tags,
     predict=predict,
     scores=scores,
     errors=errors,

@@ -5,27 +5,82 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import TEXT_COLUMNS, Columns, check_text, is_missing, pick_columns, text_of
+from afjax.data.columns import (
+    TEXT_COLUMNS,
+    Columns,
+    check_ids,
+    check_text,
+    first_row,
+    id_of,
+    is_missing,
+    listing,
+    text_of,
+    value_of,
+)
 from afjax.data.labels import check_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.sources.kinds import source_kind
-from afjax.data.splits import Rows
+from afjax.data.splits import ChoiceRows, Rows
 from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.tasks.kind import Form, LabelReading
 
 
 def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None = True) -> Columns:
-    """Extracts the text and label columns; see :func:`afjax.data.columns.pick_columns`."""
-    return pick_columns(
+    """Selects the text, label and id columns.
+
+    The first row determines which columns exist.
+
+    Args:
+      task: The task, which can name the columns. The label column may be missing unless the task names it.
+      source: The split, with at least one row.
+      labeled: Whether the label column must exist if the task names it. If False, labels are ignored. If None, they are
+        used if the column exists.
+
+    Raises:
+      UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or
+        integer, two rows have the same ``id``, or the task sets ``text_b`` without ``text_a``.
+    """
+    place, first, rows = first_row(source.name, source.rows)
+    names, label = text_names(place, first, task, source.text_columns), task.label_column
+    has_labels = labeled is not False and (bool(task.label and labeled) or label in first)
+    columns = Columns(
         source.name,
-        source.rows,
-        text_a=task.text_a,
-        text_b=task.text_b,
-        label=task.label,
-        known=source.text_columns,
-        labeled=labeled,
+        [],
+        [],
+        [] if len(names) == 2 else None,
+        [] if has_labels else None,
+        [] if "id" in first else None,
+        names=tuple(map(str, first)),
+        label=label,
+    )
+    for place, row in rows:
+        columns.places.append(place)
+        columns.text_a.append(text_of(place, row, names[0]))
+        if columns.text_b is not None:
+            columns.text_b.append(text_of(place, row, names[1]))
+        if columns.labels is not None:
+            columns.labels.append(value_of(place, row, label))
+        if columns.ids is not None:
+            columns.ids.append(id_of(place, row))
+    check_ids(columns.places, columns.ids)
+    return columns
+
+
+def text_names(place: str, row: dict[str, Any], task: TaskConfig, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Selects one or two text columns: the task's, or else the first ``known`` ones that all exist."""
+    if task.text_a:
+        return (task.text_a, task.text_b) if task.text_b else (task.text_a,)
+    if task.text_b:
+        raise UserError(f'The task sets text_b="{task.text_b}" but not text_a; set both columns.')
+    for names in known:
+        if all(name in row for name in names):
+            return names
+    expected = " or ".join(" and ".join(names) for names in known)
+    raise UserError(
+        f"{place} has no text columns {expected}; its columns are {listing(row)}. Set the text columns with the task's "
+        '"text_a" and "text_b" settings.'
     )
 
 
@@ -104,7 +159,13 @@ def pick_texts(place: str, row: dict[str, Any], form: Form) -> Any:
 
 
 def tokenize_texts(
-    rows: Rows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
+    rows: Rows | ChoiceRows,
+    tokenizer: Any,
+    task: TaskConfig,
+    *,
+    max_length: int,
+    training: bool,
+    cache_dir: Path | None,
 ) -> TokenizedRows:
     """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
     return tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)

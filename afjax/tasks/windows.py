@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Int32, Shaped
 
-from afjax.config.tasks import SpanConfig
-from afjax.data.cache import Arrays, cached_arrays, token_digest
-from afjax.data.pieces import check_fast, encode_texts, learn_template, number_texts, plain_backend
+from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.data.cache import Arrays, Format, cached_arrays
+from afjax.data.pieces import encode_rows, encode_texts, learn_template, plain_backend
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
-# Part of the cache key. Increment it when the stored arrays or their computation change.
-FORMAT_VERSION = 1
+FORMAT = Format("windows 1", ("tokens", "types", "offsets", "row_of", "characters", "truncated"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,19 +66,19 @@ class TokenizedSpans(TokenizedWindows):
 
 
 def tokenize_spans(
-    rows: SpanRows, tokenizer: Any, config: SpanConfig, *, max_length: int, training: bool, cache_dir: Path | None
+    rows: SpanRows, tokenizer: Any, task: TaskConfig, *, max_length: int, training: bool, cache_dir: Path | None
 ) -> TokenizedSpans:
     """Tokenizes questions and contexts, or loads their token ids from the cache.
 
     A window contains the special tokens, the question and part of the context. Consecutive windows start
-    ``config.doc_stride`` tokens apart, but at most half of the room for context, so that they overlap. A window's label
-    is the first and last token of the row's first answer. If the window does not contain the entire answer, both are 0,
-    the index of the first special token.
+    ``task.span.doc_stride`` tokens apart, but at most half of the room for context, so that they overlap. A window's
+    label is the first and last token of the row's first answer. If the window does not contain the entire answer, both
+    are 0, the index of the first special token.
 
     Args:
       rows: The split.
       tokenizer: A fast transformers tokenizer.
-      config: Stride and maximum lengths.
+      task: The task, which provides the stride and maximum lengths.
       max_length: Maximum number of tokens per window.
       training: Whether to label the windows. If so, rows with unknown answer starts are skipped with a warning.
       cache_dir: The cache folder, or None to disable the cache. Files are named by a digest of everything that the
@@ -104,22 +103,12 @@ def tokenize_spans(
                 stacklevel=2,
             )
             rows = rows.take(trainable)
-    check_fast(tokenizer)
+    settings = f"{task.span.doc_stride} {task.span.max_question_length} {max_length}"
     arrays = cached_arrays(
-        cache_dir / f"{_cache_key(rows, tokenizer, config, max_length)}.npz" if cache_dir else None,
-        lambda arrays: are_sound(arrays, len(rows), "characters", "truncated"),
-        lambda: _make_windows(rows, tokenizer, config, max_length),
+        rows, tokenizer, FORMAT, settings, lambda: _make_windows(rows, tokenizer, task.span, max_length), cache_dir
     )
-    data = TokenizedSpans(
-        tokens=arrays["tokens"],
-        types=arrays["types"],
-        offsets=arrays["offsets"],
-        labels=None,
-        truncated=int(arrays["truncated"]),
-        row_of=arrays["row_of"],
-        characters=arrays["characters"],
-        rows=rows,
-    )
+    truncated = int(arrays.pop("truncated"))
+    data = TokenizedSpans(**arrays, labels=None, truncated=truncated, rows=rows)
     return dataclasses.replace(data, labels=_labels(data)) if training else data
 
 
@@ -127,25 +116,17 @@ def _make_windows(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length
     backend = plain_backend(tokenizer)
     template = learn_template(backend, tokenizer, pair=True)
     # Reserve at least half of a window, without special tokens, for the context.
-    longest_question = min(config.max_question_length, (max_length - template.num_special) // 2)
-    if longest_question < 1:
-        raise UserError(
-            f"max_length is {max_length}, but each row has {template.num_special} special tokens; increase it."
-        )
-    texts, (contexts,) = number_texts(rows.contexts)
-    pieces = encode_texts(backend, texts, characters=True)
-    assert pieces.characters is not None, "requested above"
+    texts_room = template.room(max_length, least=2)
+    longest_question = min(config.max_question_length, texts_room // 2)
     questions = encode_texts(backend, rows.questions)
     parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "characters": []}
     row_of, truncated = list[int](), 0
-    for row in range(len(rows)):
+    for row, (ids, characters) in enumerate(encode_rows(backend, rows.contexts)):
         question = questions.tokens[questions.offsets[row] : questions.offsets[row + 1]][:longest_question]
-        context_slice = slice(*pieces.offsets[contexts[row] : contexts[row] + 2])
-        ids, characters = pieces.tokens[context_slice], pieces.characters[context_slice]
         front = np.concatenate([template.specials[0], question, template.specials[1]])
         question_types = [template.types[0]] * len(question)
         front_types = [*template.special_types[0], *question_types, *template.special_types[1]]
-        room = max_length - template.num_special - len(question)
+        room = texts_room - len(question)
         step = min(config.doc_stride, max(1, room // 2))
         begins = range(0, max(1, len(ids) - room + step), step)
         truncated += len(begins) > 1
@@ -202,27 +183,3 @@ def _labels(data: TokenizedSpans) -> Int32[np.ndarray, "windows 2"]:
     np.maximum.at(last, data.row_of, bounds[:, 1])
     is_complete = (bounds[:, 0] == first[data.row_of]) & (bounds[:, 1] == last[data.row_of])
     return np.where(is_complete[:, None], labels, 0)
-
-
-def _cache_key(rows: SpanRows, tokenizer: Any, config: SpanConfig, max_length: int) -> str:
-    settings = f"{config.doc_stride} {config.max_question_length} {max_length}"
-    return token_digest(f"windows {FORMAT_VERSION}", settings, tokenizer, rows.texts_digest())
-
-
-def are_sound(arrays: Arrays, num_rows: int, per_token: str, *others: str) -> bool:
-    """Whether the arrays of cached windows are complete.
-
-    Args:
-      arrays: The arrays.
-      num_rows: The split's number of rows.
-      per_token: The name of the int32 array with an entry per token, in addition to ``tokens`` and ``types``.
-      *others: The names of all other arrays, in addition to ``offsets`` and ``row_of``.
-    """
-    names = ("tokens", "types", per_token)
-    return (
-        arrays.keys() == {*names, "offsets", "row_of", *others}
-        and len(arrays["offsets"]) == len(arrays["row_of"]) + 1
-        and arrays["row_of"][-1] == num_rows - 1
-        and [arrays[name].dtype for name in names] == [np.int32, np.int8, np.int32]
-        and all(len(arrays[name]) == arrays["offsets"][-1] for name in names)
-    )

@@ -13,9 +13,10 @@ import pytest
 from afjax.analysis.activation_figures import draw_activations, draw_token_activations
 from afjax.analysis.activations import ALL, Activations, TokenActivations, mean_activations, token_activations
 from afjax.config.adapters import AdapterConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make
 

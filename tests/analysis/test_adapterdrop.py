@@ -17,6 +17,7 @@ from afjax.config.adapters import AdapterConfig, BesideLayers, LhucConfig, PalCo
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import TaskConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.fusion.checks import check_subset
 from afjax.fusion.parameters import init_fusion
@@ -24,7 +25,7 @@ from afjax.model.heads import init_head
 from afjax.model.loading import load_adapters, load_task_model
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.pretrained import Trunk
 

@@ -13,11 +13,11 @@ import pytest
 from afjax.analysis import spans
 from afjax.analysis.spans import SpanScores, draw_spans, layer_spans, score_spans
 from afjax.config.adapters import Adapter, AdapterConfig, LhucConfig, LoraConfig, TopFfnConfig
-from afjax.data.splits import AnyRows
+from afjax.data.splits import AnyRows, Rows
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk
 from tests.analysis.random_models import make

@@ -90,9 +90,9 @@ def test_eval_batches(lengths: list[int], batch_size: int) -> None:
 @settings(max_examples=50, deadline=None)
 def test_padding_share_matches_the_batches(lengths: list[int], batch_size: int) -> None:
     data = make_data(lengths)
-    batches = list(train_batches(data, Batching(batch_size, LENGTHS, PAD), seed=5, epoch=0))
+    batches = list(train_batches(data, Batching(batch_size, LENGTHS, PAD), seed=0, epoch=0))
     counted = 1 - sum(batch["mask"].sum() for batch in batches) / sum(batch["mask"].size for batch in batches)
-    assert padding_share(data, batch_size=batch_size, lengths=LENGTHS, seed=5) == pytest.approx(counted)
+    assert padding_share(data, batch_size=batch_size, lengths=LENGTHS) == pytest.approx(counted)
 
 
 def orders(*, seed: int, epoch: int) -> list[int]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from afjax.config.training import TrainConfig
-from afjax.data.batches import eval_padding_share, padding_share
+from afjax.data.batches import padding_share
 from afjax.data.lengths import (
     MOST,
     PaddedLengths,
@@ -101,7 +101,7 @@ def test_dev_rows_have_their_own_lengths() -> None:
     found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=10**4)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.
-    assert eval_padding_share(dev, batch_size=4, lengths=(4, 40)) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
+    assert padding_share(dev, batch_size=4, lengths=(4, 40), training=False) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
 
 
 def test_predicting_few_rows_reuses_programs_across_calls() -> None:

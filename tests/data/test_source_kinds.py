@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from afjax.config.tasks import NAMED_SOURCES, TaskConfig
-from afjax.data.sources import folder
 from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.data.sources.kind import SourceKind
-from afjax.data.sources.kinds import SOURCE_KINDS, has_split, makes_dev, open_source, shared_source, source_kind
+from afjax.data.sources.kinds import (
+    SOURCE_KINDS,
+    has_split,
+    makes_dev,
+    open_source,
+    shared_source,
+    source_kind,
+    split_files,
+)
 
 
 @pytest.mark.parametrize("scheme", SOURCE_KINDS)
@@ -55,11 +62,11 @@ def test_folder_and_builtin_task_share_one_interface(tmp_path: Path) -> None:
     opened = open_source(task, "train")
     assert [row["text"] for _, row in opened.rows] == ["fine", "poor"]
     assert (has_split(task, "dev"), has_split(task, "test"), makes_dev(task)) == (True, False, True)
-    assert folder.KIND.split_files(task, "dev") == [str(tmp_path / "train.jsonl")]
+    assert split_files(task, "dev") == [str(tmp_path / "train.jsonl")]
     entail = TaskConfig(name="entail", source="builtin:entail")
     assert open_source(entail, "dev").label_names == ("entailment", "neutral", "contradiction")
     assert (has_split(entail, "test"), makes_dev(entail)) == (True, False)
-    assert SOURCE_KINDS["builtin"].split_files(entail, "dev") == ["builtin:entail dev"]
+    assert split_files(entail, "dev") == ["builtin:entail dev"]
 
 
 def test_shared_sources_do_not_contain_local_folders() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from afjax.config.tasks import SpanConfig
+from afjax.config.tasks import TaskConfig
 from afjax.data import tokenization
 from afjax.data.cache import write_arrays
 from afjax.data.pieces import learn_template
@@ -212,16 +212,16 @@ def test_tokenizing_does_not_warn(tmp_path: Path) -> None:
 def test_requests_without_a_cache_do_little_work_on_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     # Listing the vocabulary and hashing the tokenizer take milliseconds, which each request of a server would wait for.
     monkeypatch.setattr("afjax.data.pieces._text_with_tokens", refuse_to_run)
-    for module in ("data.tokenization", "tasks.windows", "tasks.tag_windows"):
-        monkeypatch.setattr(f"afjax.{module}.token_digest", refuse_to_run)
+    monkeypatch.setattr("afjax.data.cache.token_digest", refuse_to_run)
     tokenizer = TOKENIZERS[True]
     spans = rows_from_lists([("one", "two three")], kind="span")
     tags = rows_from_lists(["one two"], kind="tagging")
     assert isinstance(spans, SpanRows)
     assert isinstance(tags, TagRows)
     assert len(tokenize_rows(SINGLES, tokenizer, max_length=8, cache_dir=None)) == 4
-    assert len(tokenize_spans(spans, tokenizer, SpanConfig(), max_length=8, training=False, cache_dir=None)) == 1
-    assert len(tokenize_tags(tags, tokenizer, max_length=8, cache_dir=None)) == 1
+    task = TaskConfig(name="task")
+    assert len(tokenize_spans(spans, tokenizer, task, max_length=8, training=False, cache_dir=None)) == 1
+    assert len(tokenize_tags(tags, tokenizer, task, max_length=8, training=False, cache_dir=None)) == 1
 
 
 def test_interrupt_after_the_cache_file_is_renamed_is_not_an_error_of_the_cache(

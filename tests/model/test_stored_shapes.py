@@ -15,9 +15,10 @@ from afjax.config.from_dict import to_dict
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.train.single import train_single
 from afjax.trunk.pretrained import Trunk
 

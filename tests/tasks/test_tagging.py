@@ -206,7 +206,7 @@ def test_every_word_is_predicted_in_one_window_with_enough_context(tiny_trunk: T
     tags = [[f"B-{number % 3}" for number in range(len(row))] for row in words]
     rows = rows_from_lists(words, tags, kind="tagging")
     assert isinstance(rows, TagRows)
-    data = tokenize_tags(rows, tiny_trunk.tokenizer(), max_length=max_length, cache_dir=None)
+    data = tokenize_tags(rows, tiny_trunk.tokenizer(), TASK, max_length=max_length, training=False, cache_dir=None)
     assert data.lengths.max() <= max_length
     seen: dict[int, list[int]] = {0: [], 1: []}
     for window, row in enumerate(data.row_of):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from afjax.config.tasks import SpanConfig
+from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.splits import SpanRows
 from afjax.errors import UserError
 from afjax.tasks import windows
@@ -49,9 +49,15 @@ def spans(contexts: list[str], answers: list[Any] | None = None, question: str =
     return SpanRows([question] * len(contexts), contexts, answers, ids=[str(row) for row in range(len(contexts))])
 
 
+def task_with(config: SpanConfig = DEFAULTS) -> TaskConfig:
+    return TaskConfig(name="task", kind="span", span=config)
+
+
 def evaluated(rows: SpanRows, config: SpanConfig = DEFAULTS, *, max_length: int = 64, **more: Any) -> TokenizedSpans:
     tokenizer = more.pop("tokenizer", TOKENIZER)
-    data = tokenize_spans(rows, tokenizer, config, max_length=max_length, training=False, cache_dir=None, **more)
+    data = tokenize_spans(
+        rows, tokenizer, task_with(config), max_length=max_length, training=False, cache_dir=None, **more
+    )
     assert isinstance(data, TokenizedSpans)
     return data
 
@@ -102,7 +108,7 @@ def test_long_questions_are_truncated() -> None:
 def test_labels_are_the_first_and_last_answer_tokens() -> None:
     config, context = SpanConfig(doc_stride=2), "a b c d e f g h i j"
     rows = spans([context] * 3, [(("d e", 6),), (("a", 0), ("b", 2)), ()])
-    data = tokenize_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
+    data = tokenize_spans(rows, TOKENIZER, task_with(config), max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
     assert data.row_of.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     # The windows are abcde, cdefg, efghi and ghij. In each window, three tokens come before the context.
@@ -115,7 +121,7 @@ def test_labels_are_the_first_and_last_answer_tokens() -> None:
 
 def test_partial_word_answers_map_to_their_tokens() -> None:
     data = tokenize_spans(
-        spans(["(ab) cs é"], [(("s é", 6),)]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None
+        spans(["(ab) cs é"], [(("s é", 6),)]), TOKENIZER, task_with(), max_length=64, training=True, cache_dir=None
     )
     tokens = data.tokens[3:].tolist()
     assert data.labels is not None
@@ -130,7 +136,7 @@ def test_partial_word_answers_map_to_their_tokens() -> None:
 )
 def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: int) -> None:
     rows, config = spans([context], [((answer, begin),)]), SpanConfig(doc_stride=2)
-    data = tokenize_spans(rows, TOKENIZER, config, max_length=9, training=True, cache_dir=None)
+    data = tokenize_spans(rows, TOKENIZER, task_with(config), max_length=9, training=True, cache_dir=None)
     assert data.labels is not None
     assert data.labels.any()
 
@@ -138,10 +144,10 @@ def test_answers_can_have_surrounding_blanks(context: str, answer: str, begin: i
 def test_rows_without_answer_positions_are_not_trained_on() -> None:
     rows = spans(["a b", "c d"], [(("a", -1),), (("c", 0),)])
     with pytest.warns(UserWarning, match=r"1 of 2 train rows .*answer_start"):
-        data = tokenize_spans(rows, TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
+        data = tokenize_spans(rows, TOKENIZER, task_with(), max_length=64, training=True, cache_dir=None)
     assert len(data) == 1
     with pytest.raises(UserError, match=r"No row .*answer_start"):
-        tokenize_spans(rows.take([0]), TOKENIZER, SpanConfig(), max_length=64, training=True, cache_dir=None)
+        tokenize_spans(rows.take([0]), TOKENIZER, task_with(), max_length=64, training=True, cache_dir=None)
 
 
 def test_windows_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +156,9 @@ def test_windows_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(windows, "_make_windows", lambda *inputs: (calls.append(1), make(*inputs))[1])
 
     def run(config: SpanConfig = DEFAULTS, max_length: int = 64) -> np.ndarray:
-        data = tokenize_spans(rows, TOKENIZER, config, max_length=max_length, training=True, cache_dir=tmp_path)
+        data = tokenize_spans(
+            rows, TOKENIZER, task_with(config), max_length=max_length, training=True, cache_dir=tmp_path
+        )
         assert data.labels is not None
         return data.labels
 

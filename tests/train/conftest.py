@@ -8,7 +8,8 @@ import pytest
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.data.splits import Rows
+from afjax.tasks.load import rows_from_lists
 
 TASK = TaskConfig(name="quantity")
 TINY = TrainConfig(

@@ -15,9 +15,10 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.tasks.class_loss import ClassLoss, check_class_settings, make_class_loss
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.train.loss import task_loss
 from afjax.train.multitask import train_multitask
 from afjax.train.multitask_step import TaskTable, multitask_loss

@@ -28,10 +28,10 @@ from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.config.values import Partition, Pooling
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.interop.adapterhub import export_adapterhub
 from afjax.model.loading import load_task_model
-from afjax.tasks.load import Rows
 from afjax.train import defaults
 from afjax.train.defaults import choose_defaults, choose_learning_rate, choose_pooling
 from afjax.train.experiment import run_experiment

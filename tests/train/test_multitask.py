@@ -21,9 +21,10 @@ from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.train.multitask import train_multitask
 from afjax.train.sequential import train_sequential
 from afjax.trees import flatten, tree_digest

@@ -19,9 +19,10 @@ from afjax.cli.main import main
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.tasks.metrics import confusion_matrix
 from afjax.tasks.predictions import Predictions
 from afjax.train.fusion import train_fusion

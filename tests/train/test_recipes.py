@@ -26,12 +26,13 @@ from afjax.config.heads import HeadConfig
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model import saving
 from afjax.model.loading import load_task_model, stored_text_columns
 from afjax.model.setup import new_adapter
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows, rows_from_lists
+from afjax.tasks.load import rows_from_lists
 from afjax.train.fusion import train_fusion
 from afjax.train.logs import RunLog
 from afjax.train.options import RunOptions

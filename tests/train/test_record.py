@@ -27,10 +27,10 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.lengths import PaddedLengths
+from afjax.data.splits import Rows
 from afjax.display.words import one_of
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows
 from afjax.train import planning
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask

@@ -21,8 +21,8 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
-from afjax.tasks.load import Rows
 from afjax.train.options import RunOptions
 from afjax.train.single import train_single
 from afjax.trees import tree_digest

@@ -13,10 +13,10 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
+from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.model.task_model import TaskModel
-from afjax.tasks.load import Rows
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.record import setting_differences

@@ -13,9 +13,9 @@ from facts import has_facts
 from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
+from afjax.data.splits import Rows
 from afjax.display.tables import table_lines
 from afjax.display.terminal import progress_bar
-from afjax.tasks.load import Rows
 from afjax.train import logs
 from afjax.train.multitask import train_multitask
 from afjax.train.single import train_single

@@ -3,12 +3,12 @@
 import contextlib
 import importlib
 import io
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
-from afjax.data.sources.files import open_data_file
+from afjax.data.sources.files import check_distinct
 from afjax.errors import UserError
 
 # Number of rows to decode at once.
@@ -18,55 +18,43 @@ BATCH_SIZE = 1000
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("PATH:ROW", {column: value})`` for every row of a Parquet file.
+def open_parquet(file: IO[bytes], name: str) -> tuple[Any, Iterable[Any]]:
+    """Opens a Parquet file.
 
-    Rows are counted from 1. Values are Python objects, including lists and structs.
+    Args:
+      file: The open file.
+      name: The file's name in error messages.
+
+    Returns:
+      The ``pyarrow.Schema``, and an iterable of ``pyarrow.RecordBatch``.
 
     Raises:
-      UserError: The file is missing, truncated or not Parquet; two columns have the same name; or pyarrow is missing.
+      UserError: pyarrow is not installed. Damaged files raise other exceptions; see :func:`explain_errors`.
     """
-    with open_data_file(path) as file:
-        yield from parquet_rows(file, str(path))
+    table = import_for(name, "pyarrow.parquet").ParquetFile(_seekable(file))
+    return table.schema_arrow, table.iter_batches(BATCH_SIZE)
 
 
-def parquet_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an open Parquet file; see :func:`read_parquet`."""
-    with explain_errors(name, "Parquet"):
-        yield from _rows(_open_parquet(file, name).iter_batches(BATCH_SIZE), name)
+def open_arrow(file: IO[bytes], name: str) -> tuple[Any, Iterable[Any]]:
+    """Opens a file in Arrow's file format or stream format; see :func:`open_parquet`.
 
-
-def read_arrow(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an Arrow file; see :func:`read_parquet`.
-
-    Both Arrow's file format and its stream format are supported.
+    Raises:
+      UserError: The file is truncated, or pyarrow is not installed.
     """
-    with open_data_file(path) as file:
-        yield from arrow_rows(file, str(path))
-
-
-def arrow_rows(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the rows of an open Arrow file; see :func:`read_arrow`."""
-    with explain_errors(name, "Arrow"):
-        yield from _rows(_arrow_batches(_open_arrow(file, name)), name)
-
-
-def parquet_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """Reads a column's label names from a Parquet file.
-
-    See :func:`stored_label_names`.
-    """
-    with open_data_file(path) as file, explain_errors(str(path), "Parquet"):
-        return stored_label_names(_open_parquet(file, str(path)).schema_arrow.metadata, column)
-
-
-def arrow_label_names(path: Path, column: str) -> tuple[str, ...]:
-    """Reads a column's label names from an Arrow file.
-
-    See :func:`stored_label_names`.
-    """
-    with open_data_file(path) as file, explain_errors(str(path), "Arrow"):
-        return stored_label_names(_open_arrow(file, str(path)).schema.metadata, column)
+    ipc = import_for(name, "pyarrow.ipc")
+    file = _seekable(file)
+    is_file = file.read(6) == b"ARROW1"
+    file.seek(0)
+    if is_file:
+        reader = ipc.open_file(file)
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    file.seek(-min(len(_END_OF_STREAM), file.seek(0, io.SEEK_END)), io.SEEK_END)
+    complete = file.read() == _END_OF_STREAM
+    file.seek(0)
+    reader = ipc.open_stream(file)
+    if not complete:
+        raise UserError(f"{name} is truncated: it has no end-of-stream marker. Write or download it again.")
+    return reader.schema, reader
 
 
 def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> tuple[str, ...]:
@@ -83,75 +71,43 @@ def stored_label_names(metadata: Mapping[bytes, bytes] | None, column: str) -> t
         return ()
 
 
-def table_rows(table: Any, name: str, *, first: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields ``("NAME:ROW", {column: value})`` for every row of a table or batch.
+def batch_rows(batches: Iterable[Any], name: str, *, first: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ``("NAME:ROW", {column: value})`` for every row of several batches.
 
     Args:
-      table: A ``pyarrow.Table`` or ``pyarrow.RecordBatch``.
-      name: The table's name in error messages.
+      batches: Each is a ``pyarrow.RecordBatch`` or a ``pyarrow.Table``.
+      name: The name of the data in error messages.
       first: Number of the first row.
 
     Raises:
       UserError: Two columns have the same name.
-      pyarrow.ArrowInvalid: The table is damaged.
+      pyarrow.ArrowInvalid: A batch is damaged.
     """
-    names = table.schema.names
-    repeated = [column for column in names if names.count(column) > 1]
-    if repeated:
-        raise UserError(f'{name} has two columns named "{repeated[0]}"; column names must be unique.')
-    # Without validation, a damaged table could crash the process.
-    table.validate(full=True)
-    for number, row in enumerate(table.to_pylist(), start=first):
-        yield f"{name}:{number}", row
-
-
-def _rows(batches: Iterable[Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    first = 1
+    numbers = itertools.count(first)
     for batch in batches:
-        yield from table_rows(batch, name, first=first)
-        first += len(batch)
-
-
-def _open_parquet(file: IO[bytes], name: str) -> Any:
-    return _import("pyarrow.parquet", name).ParquetFile(_seekable(file))
-
-
-def _open_arrow(file: IO[bytes], name: str) -> Any:
-    ipc = _import("pyarrow.ipc", name)
-    file = _seekable(file)
-    is_file = file.read(6) == b"ARROW1"
-    file.seek(0)
-    if is_file:
-        return ipc.open_file(file)
-    file.seek(-min(len(_END_OF_STREAM), file.seek(0, io.SEEK_END)), io.SEEK_END)
-    complete = file.read() == _END_OF_STREAM
-    file.seek(0)
-    reader = ipc.open_stream(file)
-    if not complete:
-        raise UserError(f"{name} is truncated: it has no end-of-stream marker. Write or download it again.")
-    return reader
-
-
-def _arrow_batches(reader: Any) -> Iterable[Any]:
-    """Iterates over a reader's batches.
-
-    The batches are indexed in the file format, but sequential in the stream format.
-    """
-    if hasattr(reader, "num_record_batches"):
-        return (reader.get_batch(number) for number in range(reader.num_record_batches))
-    return iter(reader)
+        check_distinct(name, batch.schema.names)
+        # Without validation, a damaged batch could crash the process.
+        batch.validate(full=True)
+        for row in batch.to_pylist():
+            yield f"{name}:{next(numbers)}", row
 
 
 def _seekable(file: IO[bytes]) -> IO[bytes]:
     return file if file.seekable() else io.BytesIO(file.read())
 
 
-def _import(module: str, name: str) -> Any:
+def import_for(name: str, module: str) -> Any:
+    """Imports a module of pyarrow or datasets, which reads the data called ``name``.
+
+    Raises:
+      UserError: The module is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        package = error.name or module.partition(".")[0]
         raise UserError(
-            f'{name} needs {module.partition(".")[0]}, which is not installed; run pip install "afjax[datasets]".'
+            f'{name} needs {package}, which is not installed; run pip install "afjax[datasets]".'
         ) from error
 
 

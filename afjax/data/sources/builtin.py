@@ -38,18 +38,11 @@ QUANTIFIERS = {
     "contradiction": (("All", "None"), ("None", "Some"), ("Some", "None"), ("None", "Most"), ("All", "Not all")),
 }
 
-# Pairs of statements by label. A statement has a polarity (+ or -) and a width. The narrow one implies the wide one.
-SCOPES = {
-    "entailment": (("+narrow", "+wide"), ("-wide", "-narrow")),
-    "neutral": (("+wide", "+narrow"), ("-narrow", "-wide"), ("+wide", "-narrow"), ("-narrow", "+wide")),
-    "contradiction": (("+narrow", "-wide"), ("-wide", "+narrow")),
-}
-
-# Pairs of statements by label. A statement has "at least" (+) or "fewer than" (-) and a low or a high number.
-COUNTS = {
-    "entailment": (("+high", "+low"), ("-low", "-high")),
-    "neutral": (("+low", "+high"), ("-high", "-low"), ("+low", "-high"), ("-high", "+low")),
-    "contradiction": (("+high", "-low"), ("-low", "+high")),
+# Pairs of statements by label. The strong statement (+) implies the weak one, and - negates a statement.
+STATEMENTS = {
+    "entailment": (("+strong", "+weak"), ("-weak", "-strong")),
+    "neutral": (("+weak", "+strong"), ("-strong", "-weak"), ("+weak", "-strong"), ("-strong", "+weak")),
+    "contradiction": (("+strong", "-weak"), ("-weak", "+strong")),
 }
 
 
@@ -72,9 +65,9 @@ def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
     general, specials = pick(rng, words.things)
     special = pick(rng, specials)
     if rng.integers(2):
-        objects = {"narrow": special, "wide": general}
+        objects = {"strong": special, "weak": general}
     else:
-        objects = {"narrow": f"{special} {pick(rng, words.details)}", "wide": special}
+        objects = {"strong": f"{special} {pick(rng, words.details)}", "weak": special}
     base, past = pick(rng, words.handled)
     person = pick(rng, words.people)
 
@@ -82,23 +75,22 @@ def scope(rng: np.random.Generator, words: Words, label: str) -> Pair:
         verb = past if form[0] == "+" else f"did not {base} any"
         return f"The {person} {verb} {objects[form[1:]]}."
 
-    first, second = pick(rng, SCOPES[label])
+    first, second = pick(rng, STATEMENTS[label])
     return sentence(first), sentence(second)
 
 
 def number(rng: np.random.Generator, words: Words, label: str) -> Pair:
-    """Generates a pair with numbers, each after "at least" or "fewer than"."""
+    """Generates a pair with numbers, each after "at least" or, negated, "fewer than"."""
     low, high = sorted(two(rng, range(len(NUMBERS))))
-    count = {
-        "+low": f"At least {NUMBERS[low]}",
-        "+high": f"At least {NUMBERS[high]}",
-        "-low": f"Fewer than {NUMBERS[low]}",
-        "-high": f"Fewer than {NUMBERS[high]}",
-    }
-    first, second = pick(rng, COUNTS[label])
+    numbers = {"strong": NUMBERS[high], "weak": NUMBERS[low]}
+    first, second = pick(rng, STATEMENTS[label])
     _, past = pick(rng, words.handled)
     clause = f"{pick(rng, words.people)}s {past} {pick(rng, pick(rng, words.things)[1])}."
-    return f"{count[first]} {clause}", f"{count[second]} {clause}"
+
+    def sentence(form: str) -> str:
+        return f"{'At least' if form[0] == '+' else 'Fewer than'} {numbers[form[1:]]} {clause}"
+
+    return sentence(first), sentence(second)
 
 
 def voice(rng: np.random.Generator, words: Words, label: str) -> Pair:
@@ -264,14 +256,6 @@ def _rows_by_column(name: str, rows: Rows) -> Iterator[tuple[str, dict[str, Any]
         yield f"{name}:{number}", {"text_a": first, "text_b": second, "label": rows.label_names[label]}
 
 
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return True
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [f"{task.source} {split}"]
-
-
 KIND = SourceKind(
-    scheme="builtin", open_split=_open_split, has_split=_has_split, split_files=_split_files, portable=True, num_texts=2
+    scheme="builtin", open_split=_open_split, has_split=lambda task, split: True, portable=True, num_texts=2
 )

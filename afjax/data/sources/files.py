@@ -172,11 +172,7 @@ def table_rows(
             check_separator(f"{path}:{number}", values, tabs=tabs)
             if not columns:
                 columns = values
-                repeated = sorted({name for name in columns if columns.count(name) > 1 and (name or not lenient)})
-                if repeated:
-                    raise UserError(
-                        f'{path}:{number} has two columns named "{repeated[0]}"; column names must be unique.'
-                    )
+                check_distinct(f"{path}:{number}", [name for name in columns if name or not lenient])
                 continue
         if short is not None and len(values) < len(columns):
             short.append(f"{path}:{number}")
@@ -188,6 +184,13 @@ def table_rows(
             )
         else:
             yield f"{path}:{number}", dict(zip(columns, values, strict=True))
+
+
+def check_distinct(place: str, columns: Sequence[Any]) -> None:
+    """Raises UserError if two columns have the same name."""
+    repeated = [column for column in columns if columns.count(column) > 1]
+    if repeated:
+        raise UserError(f'{place} has two columns named "{repeated[0]}"; column names must be unique.')
 
 
 def check_separator(place: str, values: list[str], *, tabs: bool) -> None:

@@ -18,7 +18,7 @@ from afjax.storage.paths import fetched, is_remote, last_part, open_path
 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
-    paths = split_paths(task, _read_from(task, split))
+    paths = split_paths(task, split)
     if not paths:
         raise missing_split(task, split)
     folder = None if is_one_file(task) or not task.source else fetched(task.source)
@@ -31,30 +31,10 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     return SplitSource(first_of(list(map(str, paths)), 1), chain.from_iterable(rows), listed_names or stored_names[0])
 
 
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return bool(split_paths(task, split)) or (split == "dev" and _makes_dev(task))
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return list(map(str, split_paths(task, _read_from(task, split))))
-
-
-def _read_from(task: TaskConfig, split: Split) -> Split:
-    """Returns the split whose files contain the rows of ``split``.
-
-    This is train if the dev split is held out from the train rows.
-    """
-    return "train" if split == "dev" and _makes_dev(task) else split
-
-
 def _makes_dev(task: TaskConfig) -> bool:
     if not task.dev_share or split_paths(task, "dev") or not split_paths(task, "train"):
         return False
     return is_one_file(task) or not task.source or not _dev_files(fetched(task.source))
-
-
-def _shared_form(source: str) -> str:
-    return last_part(source) if source else source
 
 
 def missing_split(task: TaskConfig, split: Split) -> UserError:
@@ -140,9 +120,9 @@ def _data_files(folder: Path) -> list[str]:
 KIND = SourceKind(
     scheme="",
     open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
+    has_split=lambda task, split: bool(split_paths(task, split)),
+    split_files=lambda task, split: list(map(str, split_paths(task, split))),
     makes_dev=_makes_dev,
     recognizes=_has_split_files,
-    shared_form=_shared_form,
+    shared_form=lambda source: last_part(source) if source else source,
 )

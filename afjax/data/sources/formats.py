@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,15 @@ from typing import IO, Any
 from afjax.config.tasks import NAMED_SOURCES
 from afjax.data.sources import arrow
 from afjax.data.sources.conll import conll_rows
-from afjax.data.sources.files import decode, json_rows, nearest_in_folder, read_lines, shown_path, table_rows
+from afjax.data.sources.files import (
+    decode,
+    json_rows,
+    nearest_in_folder,
+    open_data_file,
+    read_lines,
+    shown_path,
+    table_rows,
+)
 from afjax.data.sources.kind import SPLIT_NAMES, Split
 from afjax.errors import UserError
 from afjax.storage.paths import error_text
@@ -64,6 +72,31 @@ def _text_format(ending: str, rows_of_lines: Callable[[str, Iterator[tuple[int, 
     )
 
 
+def _table_format(name: str, open_table: Callable[[IO[bytes], str], tuple[Any, Iterable[Any]]]) -> FileFormat:
+    """Defines a format that pyarrow reads.
+
+    Values are Python objects, including lists and structs.
+
+    Args:
+      name: The format's name, which is also its file extension.
+      open_table: See :func:`afjax.data.sources.arrow.open_parquet`.
+    """
+
+    def read_stream(stream: IO[bytes], source: str) -> NamedRows:
+        with arrow.explain_errors(source, name):
+            yield from arrow.batch_rows(open_table(stream, source)[1], source)
+
+    def read_file(path: Path) -> NamedRows:
+        with open_data_file(path) as file:
+            yield from read_stream(file, str(path))
+
+    def label_names(path: Path, column: str) -> tuple[str, ...]:
+        with open_data_file(path) as file, arrow.explain_errors(str(path), name):
+            return arrow.stored_label_names(open_table(file, str(path))[0].metadata, column)
+
+    return FileFormat(ending=f".{name.lower()}", read_file=read_file, read_stream=read_stream, label_names=label_names)
+
+
 FORMATS: Mapping[str, FileFormat] = {
     entry.ending: entry
     for entry in (
@@ -71,18 +104,8 @@ FORMATS: Mapping[str, FileFormat] = {
         _text_format(".tsv", partial(table_rows, tabs=True)),
         _text_format(".csv", partial(table_rows, tabs=False)),
         _text_format(".conll", conll_rows),
-        FileFormat(
-            ending=".parquet",
-            read_file=arrow.read_parquet,
-            read_stream=arrow.parquet_rows,
-            label_names=arrow.parquet_label_names,
-        ),
-        FileFormat(
-            ending=".arrow",
-            read_file=arrow.read_arrow,
-            read_stream=arrow.arrow_rows,
-            label_names=arrow.arrow_label_names,
-        ),
+        _table_format("Parquet", arrow.open_parquet),
+        _table_format("Arrow", arrow.open_arrow),
     )
 }
 ENDINGS = tuple(

@@ -16,6 +16,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import PUBLISHED_TEXT_COLUMNS, TEXT_COLUMNS
 from afjax.data.dataframes import dataset_label_names, dataset_rows
 from afjax.data.labels import name_classes
+from afjax.data.sources.arrow import import_for
 from afjax.data.sources.kind import SPLIT_NAMES, SourceKind, Split, SplitSource, looks_like_dev
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched
@@ -44,7 +45,7 @@ def open_splits(source: str) -> Mapping[str, Any]:
     """
     if source.startswith(_SCHEME):
         return _hub_splits(source.removeprefix(_SCHEME))
-    datasets, folder = _import_datasets(source), fetched(source)
+    datasets, folder = import_for(f'The source "{source}"', "datasets"), fetched(source)
     try:
         saved = datasets.load_from_disk(str(folder))
     except Exception as error:  # Damaged folders can raise many types of exceptions.
@@ -81,7 +82,7 @@ def possible_names(location: str) -> list[Name]:
 @functools.lru_cache(maxsize=8)
 def _hub_splits(location: str) -> Mapping[str, Any]:
     names = possible_names(location)
-    datasets = _import_datasets(_SCHEME + location)
+    datasets = import_for(f'The source "{_SCHEME}{location}"', "datasets")
     try:
         found = next(((full, config) for name, config in names if (full := _full_name(datasets, name))), None)
     except _UnreachableError as error:
@@ -169,17 +170,6 @@ def _offline(datasets: Any) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
-def _import_datasets(source: str) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f'The source "{source}" needs {error.name or "datasets"}, which is not installed; run pip install '
-            '"afjax[datasets]".'
-        ) from error
-    return datasets
-
-
 def _reason(error: Exception) -> str:
     """Formats an error's type and the beginning of its message on one line."""
     text = " ".join(str(error).partition("Example of usage")[0].split())
@@ -217,8 +207,7 @@ def _select(source: str, splits: Mapping[str, Any], name: str, setting: str) -> 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     splits = open_splits(task.source)
-    setting: Split = "train" if split == "dev" and _makes_dev(task) else split
-    name = _split_name(task, setting, splits)
+    name = _split_name(task, split, splits)
     if not name:
         share = " or a task.dev_share above 0" if split == "dev" and not task.dev_share else ""
         similar = [other for other in splits if split == "dev" and looks_like_dev(other)]
@@ -227,7 +216,7 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
             f"The task {task.name} has no {split} split: {task.source} has {', '.join(splits) or 'no splits'}; name "
             f'one in the task\'s "{split}" setting{share}.{suggestion}'
         )
-    dataset = _select(task.source, splits, name, setting)
+    dataset = _select(task.source, splits, name, split)
     label_names = dataset_label_names(dataset, task.label_column)
     rows_name = f"{task.source} {name}"
     rows = name_classes(task, dataset_rows(dataset, rows_name, first=1), label_names)
@@ -236,19 +225,11 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     return SplitSource(rows_name, rows, label_names, columns)
 
 
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return bool(_split_name(task, split, open_splits(task.source))) or (split == "dev" and _makes_dev(task))
-
-
 def _makes_dev(task: TaskConfig) -> bool:
     if not task.dev_share or task.dev:
         return False
     splits = open_splits(task.source)
     return bool(_split_name(task, "train", splits)) and not any(map(looks_like_dev, splits))
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [_open_split(task, split).name]
 
 
 def _is_saved(folder: Path) -> bool:
@@ -260,8 +241,7 @@ def _is_saved(folder: Path) -> bool:
 KIND = SourceKind(
     scheme="hf",
     open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
+    has_split=lambda task, split: bool(_split_name(task, split, open_splits(task.source))),
     makes_dev=_makes_dev,
     recognizes=_is_saved,
     portable=True,

@@ -54,6 +54,10 @@ def _never(_: Any) -> bool:
     return False
 
 
+def _no_files(task: TaskConfig, split: Split) -> list[str]:
+    return []
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceKind:
     """A kind of data source.
@@ -64,7 +68,7 @@ class SourceKind:
       scheme: The part of a task's ``source`` before the colon; empty for files and folders.
       open_split: Opens a split. Raises UserError if it is missing.
       has_split: Whether a task has a split.
-      split_files: Lists a split's files, or the source's name for the split.
+      split_files: Lists a split's files; empty if the source does not store splits in files.
       makes_dev: Whether the dev split is held out from the train rows, because the task has none and its ``dev_share``
         is above 0.
       recognizes: Whether a local folder contains data of this kind, so that a task's source can be its path without a
@@ -78,7 +82,7 @@ class SourceKind:
     scheme: str
     open_split: Callable[[TaskConfig, Split], SplitSource]
     has_split: Callable[[TaskConfig, Split], bool]
-    split_files: Callable[[TaskConfig, Split], list[str]]
+    split_files: Callable[[TaskConfig, Split], list[str]] = _no_files
     makes_dev: Callable[[TaskConfig], bool] = _never
     recognizes: Callable[[Path], bool] = _never
     shared_form: Callable[[str], str] = str

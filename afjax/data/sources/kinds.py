@@ -42,6 +42,11 @@ def _reading_kind(source: str) -> SourceKind:
     return kind if kind.scheme or not source else folder_kind(fetched(source)) or kind
 
 
+def _stored_split(task: TaskConfig, split: Split) -> Split:
+    """Returns the split that contains the rows of ``split``: train for a dev split that is held out from it."""
+    return "train" if split == "dev" and makes_dev(task) else split
+
+
 def open_source(task: TaskConfig, split: Split) -> SplitSource:
     """Opens a split of a task.
 
@@ -51,12 +56,12 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
     Raises:
       UserError: The split is missing.
     """
-    return _reading_kind(task.source).open_split(task, split)
+    return _reading_kind(task.source).open_split(task, _stored_split(task, split))
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
     """Whether a task has a split, or can hold out its dev split from the train rows."""
-    return _reading_kind(task.source).has_split(task, split)
+    return _reading_kind(task.source).has_split(task, _stored_split(task, split))
 
 
 def makes_dev(task: TaskConfig) -> bool:
@@ -70,7 +75,7 @@ def makes_dev(task: TaskConfig) -> bool:
 
 def split_files(task: TaskConfig, split: Split) -> list[str]:
     """Lists a split's files, or the source's name for the split."""
-    return _reading_kind(task.source).split_files(task, split)
+    return _reading_kind(task.source).split_files(task, _stored_split(task, split)) or [open_source(task, split).name]
 
 
 def shared_source(source: str) -> str:

@@ -135,6 +135,11 @@ class Table(Files):
         warn_left_out(empty, total, "no text or no label")
 
 
+def tsv(row: RowReader, **options: Any) -> Table:
+    """Returns the layout with one TSV table per split. The options are further fields of :class:`Table`."""
+    return Table(train=("train.tsv",), dev=("dev.tsv",), test=("test.tsv",), row=row, **options)
+
+
 def warn_left_out(places: list[str], total: int, what: str) -> None:
     if places:
         warnings.warn(

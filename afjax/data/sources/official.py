@@ -123,14 +123,6 @@ def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     )
 
 
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return split in find_official(*split_official(task.source))
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [str(path) for path in find_official(*split_official(task.source))[split]]
-
-
 def _shared_form(location: str) -> str:
     task, _, folder = location.partition(":")
     return f"{task}:{last_part(folder)}"
@@ -149,5 +141,9 @@ def split_official(source: str) -> tuple[str, Path]:
 
 
 KIND = SourceKind(
-    scheme="official", open_split=_open_split, has_split=_has_split, split_files=_split_files, shared_form=_shared_form
+    scheme="official",
+    open_split=_open_split,
+    has_split=lambda task, split: split in find_official(*split_official(task.source)),
+    split_files=lambda task, split: list(map(str, find_official(*split_official(task.source))[split])),
+    shared_form=_shared_form,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from afjax.data.sources.layouts import JsonLines, RowReader, Table
+from afjax.data.sources.layouts import JsonLines, RowReader, Table, tsv
 from afjax.data.sources.official_rows import by_dev_ids, fields
 from afjax.data.sources.official_task import OfficialTask
 
@@ -20,11 +20,6 @@ def glue(name: str) -> tuple[str, ...]:
 def super_glue(name: str) -> tuple[str, ...]:
     bases = ("super_glue/", "superglue/", "SuperGLUE/", "")
     return tuple(f"{base}{folder}" for base in bases for folder in (name, f"{name}/{name}"))
-
-
-def tsv(row: RowReader) -> Table:
-    """Returns the layout of most GLUE tasks."""
-    return Table(train=("train.tsv",), dev=("dev.tsv",), test=("test.tsv",), row=row)
 
 
 def jsonl(row: RowReader) -> JsonLines:
@@ -80,13 +75,8 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         about="Whether two questions on Quora ask the same thing (GLUE).",
         folders=glue("QQP"),
         layouts=(
-            Table(
-                train=("train.tsv",),
-                dev=("dev.tsv",),
-                test=("test.tsv",),
-                row=fields(text_a="question1", text_b="question2", label="is_duplicate", id="id"),
-                skip_short=True,  # The published files have malformed lines.
-            ),
+            # The published files have malformed lines.
+            tsv(fields(text_a="question1", text_b="question2", label="is_duplicate", id="id"), skip_short=True),
         ),
         labels=("not_duplicate", "duplicate"),
         tfds="glue/qqp",

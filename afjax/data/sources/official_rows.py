@@ -114,16 +114,15 @@ def argument_row(place: str, raw: Row, labeled: bool) -> Row:
     return fields(text_a="topic", text_b="sentence", label="annotation")(place, raw, labeled)
 
 
-def label_set_row(names: Sequence[str], **columns: str) -> RowReader:
+def label_set_row(names: Sequence[str], read_row: RowReader) -> RowReader:
     """Builds a reader for multi-label rows.
 
     The label column has comma-separated label indices.
 
     Args:
       names: The label names, in index order.
-      **columns: The benchmark's columns for ``text``, ``label`` and ``id``.
+      read_row: Reads a row's other columns, and its label as a string.
     """
-    read_row = fields(text=columns["text"], label=columns["label"], id=columns["id"])
 
     def read_set(place: str, raw: Row, labeled: bool) -> Row:
         row = read_row(place, raw, labeled)

@@ -6,7 +6,7 @@ These are SQuAD, GoEmotions, WNUT-17, and the tasks of AdapterFusion (Pfeiffer 2
 from collections.abc import Mapping
 
 from afjax.config.tasks import TaskKind
-from afjax.data.sources.layouts import Conll, Folders, JsonLines, Split, Squad, Table
+from afjax.data.sources.layouts import Conll, Folders, JsonLines, Split, Squad, Table, tsv
 from afjax.data.sources.official_rows import argument_row, by_column, fields, label_set_row
 from afjax.data.sources.official_task import OfficialTask
 
@@ -117,13 +117,7 @@ TEXT_TASKS: Mapping[str, OfficialTask] = {
         about="Emotions in Reddit comments, which can have several (Demszky 2020).",
         folders=("goemotions", "GoEmotions", "go_emotions", "goemotions/data"),
         layouts=(
-            Table(
-                train=("train.tsv",),
-                dev=("dev.tsv",),
-                test=("test.tsv",),
-                names=("text", "labels", "id"),
-                row=label_set_row(EMOTIONS, text="text", label="labels", id="id"),
-            ),
+            tsv(label_set_row(EMOTIONS, fields(text="text", label="labels", id="id")), names=("text", "labels", "id")),
         ),
         kind="multi_label",
         labels=EMOTIONS,

@@ -17,16 +17,12 @@ from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
 
 
-def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, dict[str, Any]]], tuple[str, ...]]:
+def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     """Opens one split of a TFDS dataset.
 
     The source is ``tfds:NAME``, or ``tfds:FOLDER`` with the version folder of a prepared dataset. Prepared datasets on
-    ``gs://`` are copied to the cache first, because array_record only supports local files.
-
-    Returns:
-      A tuple ``(name, rows, label_names)``. ``name`` is the split's name in error messages. ``rows`` yields ``(the
-      row's name in error messages, row)``, with class labels as names, or None for unlabeled rows. ``label_names`` are
-      from the label column's ClassLabel feature, or empty if the column has a different type.
+    ``gs://`` are copied to the cache first, because array_record only supports local files. Class labels in the rows
+    are names, or None for unlabeled rows. The label names are from the label column's ClassLabel feature.
 
     Raises:
       UserError: The dataset or split does not exist, or a required package is not installed.
@@ -42,7 +38,7 @@ def read_tfds(task: TaskConfig, split: Split) -> tuple[str, Iterator[tuple[str, 
     names = tuple(getattr(dict(builder.info.features.items()).get(label), "names", None) or ())
     source = f"{task.source} {name}"
     rows = decode(open_split(builder, task.source, name), source)
-    return source, name_classes(task, rows, names), names
+    return SplitSource(source, name_classes(task, rows, names), names, PUBLISHED_TEXT_COLUMNS)
 
 
 def find_tfds_split(task: TaskConfig, split: Split) -> str:
@@ -89,29 +85,25 @@ def open_builder(source: str) -> Any:
     if not name:
         raise UserError('The source "tfds:" has no dataset; use tfds:NAME, or tfds:FOLDER with a prepared dataset.')
     folder = epath.Path(fetched(name))
-    if (folder / "dataset_info.json").exists():
-        with explain_errors(source):
+    with explain_errors(source):
+        if (folder / "dataset_info.json").exists():
             return tensorflow_datasets.builder_from_directory(folder)
-    if name.startswith(("/", "~", ".")) or is_remote(name):
-        raise UserError(f"{name} has no dataset_info.json; use the version folder of a prepared TFDS dataset.")
-    try:
-        builder = tensorflow_datasets.builder(name)
-    except tensorflow_datasets.core.DatasetNotFoundError as error:
-        raise UserError(
-            f'TFDS has no dataset "{name}", or needs TensorFlow for it; check the name, run pip install "afjax[tfds]", '
-            "or use the folder of a dataset prepared as array_record."
-        ) from error
-    except ImportError as error:
-        raise UserError(missing_package(source, error)) from error
-    except (
-        ValueError,
-        TypeError,
-    ) as error:  # TFDS cannot parse the name, or it contains settings that the dataset does not have.
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(
-            f'The source "{source}" cannot be opened ({reason}); use tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER with '
-            "a prepared dataset."
-        ) from error
+        if name.startswith(("/", "~", ".")) or is_remote(name):
+            raise UserError(f"{name} has no dataset_info.json; use the version folder of a prepared TFDS dataset.")
+        try:
+            builder = tensorflow_datasets.builder(name)
+        except tensorflow_datasets.core.DatasetNotFoundError as error:
+            raise UserError(
+                f'TFDS has no dataset "{name}", or needs TensorFlow for it; check the name, run pip install '
+                '"afjax[tfds]", or use the folder of a dataset prepared as array_record.'
+            ) from error
+        # TFDS cannot parse the name, or it contains settings that the dataset does not have.
+        except (ValueError, TypeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(
+                f'The source "{source}" cannot be opened ({reason}); use tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER '
+                "with a prepared dataset."
+            ) from error
     # TFDS_DATA_DIR can be on an object store.
     if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
         with explain_errors(source):
@@ -139,7 +131,10 @@ def explain_errors(source: str) -> Iterator[None]:
     except UserError:
         raise
     except ImportError as error:
-        raise UserError(missing_package(source, error)) from error
+        raise UserError(
+            f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
+            "use the folder of a dataset prepared as array_record."
+        ) from error
     except OSError as error:
         raise UserError(
             f"{source} could not be downloaded or read ({error}); check the network and disk, or use the folder of a "
@@ -150,13 +145,6 @@ def explain_errors(source: str) -> Iterator[None]:
         raise UserError(
             f"{source} cannot be read ({reason}); it may be damaged or incomplete. Copy or prepare the dataset again."
         ) from error
-
-
-def missing_package(source: str, error: ImportError) -> str:
-    return (
-        f'{source} needs {error.name or "TensorFlow"}, which is not installed; run pip install "afjax[tfds]", or '
-        "use the folder of a dataset prepared as array_record."
-    )
 
 
 def decode(rows: Iterable[dict[str, Any]], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -188,29 +176,11 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _open_split(task: TaskConfig, split: Split) -> SplitSource:
-    name, rows, label_names = read_tfds(task, split)
-    return SplitSource(name, rows, label_names, PUBLISHED_TEXT_COLUMNS)
-
-
-def _has_split(task: TaskConfig, split: Split) -> bool:
-    return bool(find_tfds_split(task, split))
-
-
-def _split_files(task: TaskConfig, split: Split) -> list[str]:
-    return [_open_split(task, split).name]
-
-
-def _shared_form(name: str) -> str:
-    return last_part(name) if is_path(name) else name
-
-
 KIND = SourceKind(
     scheme="tfds",
     open_split=_open_split,
-    has_split=_has_split,
-    split_files=_split_files,
-    shared_form=_shared_form,
+    has_split=lambda task, split: bool(find_tfds_split(task, split)),
+    shared_form=lambda name: last_part(name) if is_path(name) else name,
     portable=True,
     text_columns=PUBLISHED_TEXT_COLUMNS,
 )
