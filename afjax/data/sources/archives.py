@@ -1,10 +1,13 @@
 """Reads files from .tar.gz and .zip archives without unpacking them to disk."""
 
 import gzip
+import lzma
 import posixpath
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +18,19 @@ ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".zip")
 # Maximum size of a member in bytes, because members are read into memory. The longest text in 20 Newsgroups has 160,000
 # bytes.
 MAX_MEMBER_BYTES = 2**26
+
+# Exceptions that the standard library raises for damaged archives.
+_DAMAGED = (
+    EOFError,
+    NotImplementedError,
+    ValueError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
@@ -31,12 +47,12 @@ def read_archive(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple
         yield from (_read_zip if kind == ".zip" else _read_tar)(archive, wanted)
     except UserError:
         raise
-    except Exception as error:  # Damaged archives can raise many types of exceptions.
-        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-            raise UserError(f"The archive {archive} cannot be read ({error_text(error)}).") from error
+    except _DAMAGED as error:
         raise UserError(
             f"{archive} is truncated, damaged or not a {kind} archive ({error}); download it again."
         ) from error
+    except OSError as error:
+        raise UserError(f"The archive {archive} cannot be read ({error_text(error)}).") from error
 
 
 def _read_tar(archive: Path, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
