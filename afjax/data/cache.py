@@ -72,7 +72,7 @@ def _are_sound(arrays: Arrays, names: tuple[str, ...], num_rows: int) -> bool:
         arrays.keys() == set(names)
         and arrays["offsets"].dtype == np.int64
         and len(arrays["offsets"]) == len(row_of) + 1
-        and row_of[-1] == num_rows - 1
+        and row_of[-1:].tolist() == [num_rows - 1]
         and all(arrays[name].dtype == dtype for name, dtype in _PER_TOKEN.items() if name in names)
         and all(len(arrays[name]) == arrays["offsets"][-1] for name in _PER_TOKEN if name in names)
     )
