@@ -44,7 +44,6 @@ from afjax.train.checks import (
     why_rows_are_needed,
 )
 from afjax.train.defaults import choose_defaults
-from afjax.train.fusion import fusion_training
 from afjax.train.inputs import shared_tokenizer
 from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
@@ -337,16 +336,20 @@ class _Experiment:
 
     def _train_alone(self, folder: epath.Path) -> Training[TaskModel]:
         """Trains the only target of the single and fusion recipes."""
-        config, trunk, task = self.config, self.trunk, self.config.target
-        data, options = self.tasks[task], self._options(config.artifact_name(task))
-        if config.recipe == "single":
-            return single_training(
-                trunk, task, data, workdir=folder, method=config.method, config=config.train, options=options
-            )
-        method = FusionMethod(
-            adapters=fused_names(config), store=self.store_folder, fusion=config.fusion, head=config.head
+        config, task = self.config, self.config.target
+        method: Method | FusionMethod = config.method
+        if config.recipe == "fusion":
+            names = fused_names(config)
+            method = FusionMethod(adapters=names, store=self.store_folder, fusion=config.fusion, head=config.head)
+        return single_training(
+            self.trunk,
+            task,
+            self.tasks[task],
+            workdir=folder,
+            method=method,
+            config=config.train,
+            options=self._options(config.artifact_name(task)),
         )
-        return fusion_training(trunk, task, data, method, workdir=folder, config=config.train, options=options)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
         config, method, options = self.config, self.config.method, self._options(self.config.name)
