@@ -5,7 +5,6 @@ and an uncompressed archive cannot unpack to more than its own size. Timestamps,
 archives with equal contents are bit-identical. Unpacked with ``tar xf``, the archive is a store with a model card.
 """
 
-import errno
 import shutil
 import tarfile
 import tempfile
@@ -15,7 +14,7 @@ from typing import IO
 from afjax.errors import UserError
 from afjax.share import bundle
 from afjax.share.received import FETCH_AGAIN, check_artifacts
-from afjax.storage.paths import AnyPath, error_text, local_path
+from afjax.storage.paths import DISK_FULL, AnyPath, error_text, local_path
 from afjax.storage.writing import replacing
 from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
@@ -136,20 +135,17 @@ def _extract_all(path: Path, folder: Path) -> None:
             )
             for name, member in members.items():
                 if name != bundle.CARD:
-                    try:
-                        _extract(tar, member, folder / name)
-                    except OSError as error:
-                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                            raise
-                        raise UserError(
-                            f"{path} cannot be unpacked to {folder.parent} ({error_text(error)}); free up space there."
-                        ) from error
+                    _extract(tar, member, folder / name)
     except UserError:
         raise
     # The standard library raises these for files that are not valid archives.
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise UserError(f"{path} is truncated, damaged or not a {ENDING} archive ({error}); {FETCH_AGAIN}.") from error
     except OSError as error:
+        if error.errno in DISK_FULL:
+            raise UserError(
+                f"{path} cannot be unpacked to {folder.parent} ({error_text(error)}); free up space there."
+            ) from error
         raise UserError(f"{error.filename or path} cannot be used ({error_text(error)}).") from error
 
 

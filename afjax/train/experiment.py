@@ -149,7 +149,7 @@ def experiment_training(
         check_experiment(config, tasks, trunk, tokenizer, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)
-    check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
+    check_same({"the config": json_digest(to_dict(config)), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")
     with all_hosts_or_raise():
@@ -203,10 +203,6 @@ def code_digest() -> str:
     for path in sorted(path for path in package.rglob("*.py") if path.parent != package / "configs"):
         digest.update(f"{path.relative_to(package)}:".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _digest(config: ExperimentConfig) -> str:
-    return json_digest(to_dict(config))
 
 
 def _load_rows(
