@@ -20,6 +20,7 @@ from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
@@ -293,15 +294,8 @@ class _Experiment:
     def train_source(self, source: SourceConfig) -> Training[list[Result]]:
         """Trains a source's adapter and saves it."""
         folder = source_folder(self.workdir, source.task.name)
-        model = yield from single_training(
-            self.trunk,
-            source.task,
-            self.tasks[source.task],
-            workdir=folder,
-            method=Method(adapter=self.config.adapter, head=self.config.head),
-            config=source.train,
-            options=self.options,
-        )
+        method = Method(adapter=self.config.adapter, head=self.config.head)
+        model = yield from self._train(source.task, method, source.train, self.options, folder)
         return self._save([model], results_of([model], "adapter"), folder)
 
     def train_target(self) -> Training[list[Result]]:
@@ -337,15 +331,18 @@ class _Experiment:
         if config.recipe == "fusion":
             names = fused_names(config)
             method = FusionMethod(adapters=names, store=self.store_folder, fusion=config.fusion, head=config.head)
-        return single_training(
-            self.trunk,
-            task,
-            self.tasks[task],
-            workdir=folder,
-            method=method,
-            config=config.train,
-            options=self._options(config.artifact_name(task)),
-        )
+        return self._train(task, method, config.train, self._options(config.artifact_name(task)), folder)
+
+    def _train(
+        self,
+        task: TaskConfig,
+        method: Method | FusionMethod,
+        config: TrainConfig,
+        options: RunOptions,
+        folder: epath.Path,
+    ) -> Training[TaskModel]:
+        data = self.tasks[task]
+        return single_training(self.trunk, task, data, workdir=folder, method=method, config=config, options=options)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
         config, method, options = self.config, self.config.method, self._options(self.config.name)
