@@ -180,7 +180,7 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
     with write_lock(store, f"The store {store} cannot be written") as root:
         missing = []
         for (kind, name), folder in zip(names, folders, strict=True):
-            check_not_reserved(store, kind, name, run)
+            reservations.check(store, kind, name, run)
             if files.read_current(folder) is None:
                 missing.append((kind, name))
             elif read_manifest(store, kind, name).run not in ("", run):
@@ -193,7 +193,7 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
             reservations.write(root, kind, name, run=run, workdir=workdir)
     if is_remote(root):
         for kind, name in missing:
-            check_not_reserved(store, kind, name, run)
+            reservations.check(store, kind, name, run)
 
 
 @contextlib.contextmanager
@@ -225,22 +225,11 @@ def replaced_artifacts(
     """
     root = store_folder(store)
     for kind, name in artifacts:
-        check_not_reserved(store, kind, name, run)
+        reservations.check(store, kind, name, run)
     with files.replaced([folder_of(store, kind, name) for kind, name in artifacts]) as targets:
         yield targets
     for kind, name in artifacts:
         reservations.release(root, kind, name)
-
-
-def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") -> None:
-    """Raises UserError if another unfinished run has reserved a name."""
-    workdir = reservations.other_workdir(store_folder(store), kind, name, run)
-    if workdir:
-        raise UserError(
-            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
-            "wait for it, or delete its workdir. Alternatively, choose another name (--config.name=NAME for a run) or "
-            "another --store."
-        )
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
