@@ -97,18 +97,18 @@ def train_multitask(
     )
     check_length(config.max_length, trunk)
     label_names = {task: rows[task.name]["train"].label_names for task in tasks}
-    for task, names in label_names.items():
-        check_metric(task.main_metric, task.kind, len(names))
+    for task_config, names in label_names.items():
+        check_metric(task_config.main_metric, task_config.kind, len(names))
     check_class_settings(config, label_names)
     if method.has_adapter:
         check_adapter_size(method.adapter, trunk)
     compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
     prepared = []
-    for task, names in label_names.items():
-        kind, name = TASK_KINDS[task.kind], options.name_of(task.name)
+    for task_config, names in label_names.items():
+        kind, name = TASK_KINDS[task_config.kind], options.name_of(task_config.name)
         num_outputs = kind.num_outputs(names)
         setup = single_setup(method, trunk.config, name=name, reads=kind.reads, num_outputs=num_outputs)
-        prepared.append(_Task(task, rows[task.name], setup.computed(**compute)))
+        prepared.append(_Task(task_config, rows[task_config.name], setup.computed(**compute)))
     spec = _spec(trunk, tasks, rows, method, config, options)
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
