@@ -135,9 +135,7 @@ def data_share(
     batches = run.batches(0)
     while len(shares) < num_steps:
         begin = time.perf_counter()
-        batch = next(batches, None)
-        if batch is None:
-            break
+        batch = next(batches)
         built = time.perf_counter()
         state, scalars = run.step(state, batch, 1e-4)
         jax.block_until_ready(scalars)

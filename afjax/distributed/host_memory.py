@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import sys
 
 
@@ -14,14 +15,7 @@ def physical_memory() -> int:
 
 
 def peak_host_memory() -> int:
-    """Returns this process's peak memory in bytes.
-
-    Returns 0 if the system does not report it.
-    """
-    try:
-        import resource
-    except ImportError:  # Windows.
-        return 0
+    """Returns this process's peak memory in bytes."""
     # macOS counts in bytes, other systems in kilobytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

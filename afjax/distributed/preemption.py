@@ -118,51 +118,37 @@ class Preemption:
     """
 
     def __init__(self, mesh: Mesh) -> None:
-        self._mesh, self._received = mesh, False
-        self._before: Any = None
+        # Only the main thread listens.
+        self._listener: _Listener | None = None
         everywhere = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self._to_devices = functools.partial(jax.make_array_from_callback, (mesh.size,), everywhere)
         self._any = jax.jit(lambda flags: flags.max(), out_shardings=replicated(mesh))
 
     def __enter__(self) -> "Preemption":
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._on_signal)
-            if isinstance(self._before, _Stop):
-                self._received = self._received or self._before.received
-            if (earlier := _preemption_of(self._before)) is not None:
-                self._received = self._received or earlier._received
+            current = signal.getsignal(signal.SIGTERM)
+            self._listener = current if isinstance(current, _Listener) else _Listener()
+            self._listener.blocks += 1
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        current = signal.getsignal(signal.SIGTERM)
-        if current == self._on_signal:
-            signal.signal(signal.SIGTERM, self._before)
-            return
-        # A later block is still active. The block that follows this one must restore the handler from before this one.
-        later = _preemption_of(current)
-        while later is not None:
-            if later._before == self._on_signal:
-                later._before = self._before
-                return
-            later = _preemption_of(later._before)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._received = True
-        if (earlier := _preemption_of(self._before)) is not None:
-            earlier._on_signal(number, frame)
+        if self._listener is not None:
+            self._listener.blocks -= 1
+            current: Any = signal.getsignal(signal.SIGTERM)
+            if not self._listener.blocks and current is self._listener:
+                signal.signal(signal.SIGTERM, self._listener.before)
 
     def ask(self) -> Any:
         """Starts asking all hosts whether they have received SIGTERM.
 
         This does not wait: pass the result to :meth:`answer`. All hosts must call this method equally often.
         """
+        received = self._listener is not None and self._listener.received
         if not several_hosts():
-            return self._received
-        return self._any(self._to_devices(lambda _: np.full(1, self._received, np.int32)))
+            return received
+        return self._any(self._to_devices(lambda _: np.full(1, received, np.int32)))
 
     def answer(self, asked: Any) -> bool:
         """Waits for the result of :meth:`ask`.
@@ -172,10 +158,21 @@ class Preemption:
         return bool(asked)
 
 
-def _preemption_of(handler: Any) -> Preemption | None:
-    """Returns the listener that owns a signal handler.
+class _Listener:
+    """The SIGTERM handler of all overlapping :class:`Preemption` blocks.
 
-    Returns None if the handler does not belong to a listener.
+    Attributes:
+      blocks: The number of active blocks.
+      received: Whether SIGTERM was received since the first of them began.
+      before: The handler to restore after the last of them.
     """
-    owner = getattr(handler, "__self__", None)
-    return owner if isinstance(owner, Preemption) else None
+
+    def __init__(self) -> None:
+        self.blocks, self.received = 0, False
+        self.before: Any = signal.signal(signal.SIGTERM, self)
+        # An assignment of False would undo a signal that has arrived since the line above.
+        if isinstance(self.before, _Stop) and self.before.received:
+            self.received = True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received = True

@@ -33,7 +33,7 @@ from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.saving import artifacts, save_models
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, fetched, open_path
-from afjax.store.saving import check_not_reserved
+from afjax.store import reservations
 from afjax.trees import Tree
 from afjax.trunk.bert import WEIGHT_NAMES
 from afjax.trunk.config import TrunkConfig
@@ -323,4 +323,4 @@ def _check_free(store_folder: AnyPath, models: Sequence[TaskModel], overwrite: b
                 f'"{name}" already exists in {kind} of the store {store_folder}; choose another prefix with --name, or '
                 "replace it with --overwrite."
             )
-        check_not_reserved(str(store_folder), kind, name)
+        reservations.check(str(store_folder), kind, name)

@@ -5,7 +5,6 @@ and an uncompressed archive cannot unpack to more than its own size. Timestamps,
 archives with equal contents are bit-identical. Unpacked with ``tar xf``, the archive is a store with a model card.
 """
 
-import errno
 import shutil
 import tarfile
 import tempfile
@@ -14,15 +13,8 @@ from typing import IO
 
 from afjax.errors import UserError
 from afjax.share import bundle
-from afjax.share.received import (
-    FETCH_AGAIN,
-    check_files,
-    check_manifest_size,
-    check_unpacked_size,
-    files_by_artifact,
-    manifest_from,
-)
-from afjax.storage.paths import AnyPath, error_text, local_path
+from afjax.share.received import FETCH_AGAIN, check_artifacts
+from afjax.storage.paths import DISK_FULL, AnyPath, error_text, local_path
 from afjax.storage.writing import replacing
 from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
@@ -134,38 +126,27 @@ def _extract_all(path: Path, folder: Path) -> None:
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as tar:
             members = _members(tar, path)
-            _check(tar, members, path)
+            sizes = {name: member.size for name, member in members.items() if name != bundle.CARD}
+            check_artifacts(
+                sizes,
+                lambda names: (_contents(tar, members[name]).read() for name in names),
+                num_bytes=path.stat().st_size,
+                where=str(path),
+            )
             for name, member in members.items():
                 if name != bundle.CARD:
-                    try:
-                        _extract(tar, member, folder / name)
-                    except OSError as error:
-                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                            raise
-                        raise UserError(
-                            f"{path} cannot be unpacked to {folder.parent} ({error_text(error)}); free up space there."
-                        ) from error
+                    _extract(tar, member, folder / name)
     except UserError:
         raise
     # The standard library raises these for files that are not valid archives.
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise UserError(f"{path} is truncated, damaged or not a {ENDING} archive ({error}); {FETCH_AGAIN}.") from error
     except OSError as error:
+        if error.errno in DISK_FULL:
+            raise UserError(
+                f"{path} cannot be unpacked to {folder.parent} ({error_text(error)}); free up space there."
+            ) from error
         raise UserError(f"{error.filename or path} cannot be used ({error_text(error)}).") from error
-
-
-def _check(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: Path) -> None:
-    artifact_files = files_by_artifact((name for name in members if name != bundle.CARD), str(path))
-    manifests = []
-    for (kind, name), files in artifact_files.items():
-        prefix = f"{kind}/{name}/"
-        where, member = f"{path}, {prefix}{MANIFEST}", members[prefix + MANIFEST]
-        check_manifest_size(member.size, where)
-        manifest = manifest_from(_contents(tar, member).read(), kind, name, where)
-        check_files(manifest, files, sum(members[prefix + file].size for file in files), str(path))
-        manifests.append(manifest)
-    check_unpacked_size(manifests, path.stat().st_size, str(path))
-    bundle.in_order(manifests, str(path))
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
@@ -203,7 +184,7 @@ def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     """Writes a member to ``target``.
 
-    ``files_by_artifact`` must have accepted its name.
+    ``check_artifacts`` must have accepted its name.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _contents(tar, member) as contents, target.open("wb") as file:

@@ -20,8 +20,7 @@ from afjax.errors import UserError
 from afjax.model.stored import head_to_share
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
-from afjax.storage.paths import DISK_FULL, error_text, file_error, is_remote
-from afjax.store import reservations
+from afjax.storage.paths import DISK_FULL, error_text, is_remote
 from afjax.store.artifacts import (
     StorePath,
     folder_of,
@@ -34,9 +33,9 @@ from afjax.store.artifacts import (
     store_folder,
 )
 from afjax.store.checks import problems
-from afjax.store.files import MANIFEST, copy, only_writer, replaced
+from afjax.store.files import MANIFEST, copy
 from afjax.store.manifest import KINDS, REPAIR, Manifest, from_json, to_json
-from afjax.store.saving import check_not_reserved, check_still_there
+from afjax.store.saving import check_still_there, replaced_artifacts, write_lock
 from afjax.store.trunk_identity import trunk_difference
 
 CARD = "README.md"
@@ -198,32 +197,18 @@ def install(
     if name:
         check_name(name, "artifact")
     named = [_named(part, main, name) for part in manifests]
-    root = store_folder(store)
-    try:
-        with only_writer(root):
-            existing = [part for part in named if part.name in names(store, part.kind)]
-            unchanged = [part for part in existing if part != named[-1] and _is_same(store, part)]
-            if not overwrite:
-                _check_not_taken([part for part in existing if part not in unchanged], main, store)
-            new = [
-                (part, part_named)
-                for part, part_named in zip(manifests, named, strict=True)
-                if part_named not in unchanged
-            ]
-            for _, part in new:
-                check_not_reserved(store, part.kind, part.name)
-            with replaced([folder_of(store, part.kind, part.name) for _, part in new]) as targets:
-                for (part, part_named), target in zip(new, targets, strict=True):
-                    copy(epath.Path(folder) / part.kind / part.name / "params", target / "params")
-                    (target / MANIFEST).write_text(to_json(part_named))
-            for _, part in new:
-                reservations.release(root, part.kind, part.name)
-    except OSError as error:
-        raise file_error(
-            f"{main.kind}/{named[-1].name} cannot be written to {store}",
-            error,
-            advice="Free up space there or choose another folder.",
-        ) from error
+    with write_lock(store, f"{main.kind}/{named[-1].name} cannot be written to {store}") as root:
+        existing = [part for part in named if part.name in names(store, part.kind)]
+        unchanged = [part for part in existing if part != named[-1] and _is_same(store, part)]
+        if not overwrite:
+            _check_not_taken([part for part in existing if part not in unchanged], main, store)
+        new = [
+            (part, part_named) for part, part_named in zip(manifests, named, strict=True) if part_named not in unchanged
+        ]
+        with replaced_artifacts(store, [(part.kind, part.name) for _, part in new]) as targets:
+            for (part, part_named), target in zip(new, targets, strict=True):
+                copy(epath.Path(folder) / part.kind / part.name / "params", target / "params")
+                (target / MANIFEST).write_text(to_json(part_named))
     if is_remote(root):
         check_still_there(store, [part for _, part in new])
     return tuple(named)

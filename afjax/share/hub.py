@@ -14,14 +14,7 @@ from typing import Any
 from afjax import __version__
 from afjax.errors import UserError
 from afjax.share import bundle
-from afjax.share.received import (
-    FETCH_AGAIN,
-    check_files,
-    check_manifest_size,
-    check_unpacked_size,
-    files_by_artifact,
-    manifest_from,
-)
+from afjax.share.received import FETCH_AGAIN, check_artifacts
 from afjax.storage.paths import DISK_FULL, error_text
 from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
@@ -159,28 +152,21 @@ def _download(api: Any, repository: str, revision: str, folder: Path, where: str
     The manifests are downloaded and checked first.
     """
     info = api.repo_info(repo_id=repository, revision=revision or None, files_metadata=True)
-    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings}
     # The repository may also contain other files, such as pictures and licenses.
-    artifact_paths = [path for path in sizes if path.split("/")[0] in KINDS]
-    artifact_files = files_by_artifact(artifact_paths, where)
+    artifact_files = [sibling for sibling in info.siblings if sibling.rfilename.split("/")[0] in KINDS]
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in artifact_files}
 
     def fetch(paths: Collection[str]) -> None:
         # Pin the commit, in case another one is pushed meanwhile. Names may contain glob characters.
         patterns = [glob.escape(path) for path in paths]
         api.snapshot_download(repo_id=repository, revision=info.sha, local_dir=folder, allow_patterns=patterns)
 
-    for kind, name in artifact_files:
-        check_manifest_size(sizes[f"{kind}/{name}/{MANIFEST}"], where)
-    fetch([f"{kind}/{name}/{MANIFEST}" for kind, name in artifact_files])
-    manifests = []
-    for (kind, name), files in artifact_files.items():
-        path = f"{kind}/{name}/{MANIFEST}"
-        manifest = manifest_from((folder / path).read_bytes(), kind, name, f"{where}, {path}")
-        check_files(manifest, files, sum(sizes[f"{kind}/{name}/{file}"] for file in files), where)
-        manifests.append(manifest)
-    check_unpacked_size(manifests, sum(sizes[path] for path in artifact_paths), where)
-    bundle.in_order(manifests, where)
-    fetch(artifact_paths)
+    def read(paths: Collection[str]) -> Iterator[bytes]:
+        fetch(paths)
+        yield from ((folder / path).read_bytes() for path in paths)
+
+    check_artifacts(sizes, read, sum(sizes.values()), where)
+    fetch(sizes)
 
 
 def _client() -> Any:

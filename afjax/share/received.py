@@ -1,10 +1,11 @@
 """Checks untrusted files (names, manifests, sizes) before anything is written."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from afjax.config.values import check_name
 from afjax.errors import UserError
+from afjax.share.bundle import in_order
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json, names_difference, to_json
 
@@ -17,7 +18,42 @@ FREE_BYTES, MAX_RATIO = 2**30, 100
 FETCH_AGAIN = "download or copy the shared files again"
 
 
-def files_by_artifact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
+def check_artifacts(
+    sizes: Mapping[str, int], read: Callable[[Sequence[str]], Iterable[bytes]], num_bytes: int, where: str
+) -> None:
+    """Checks the names, manifests and sizes of all files in an archive or repository.
+
+    Args:
+      sizes: The size of each file, by path relative to the root of the archive or repository.
+      read: Returns the contents of some files. It is only called with manifests, after all names and the manifests'
+        sizes have been checked.
+      num_bytes: The size of the archive or repository.
+      where: The name of the archive or repository in error messages.
+
+    Raises:
+      UserError: A name, a manifest or a size is invalid, or the artifacts do not belong together.
+    """
+    artifact_files = _files_by_artifact(sizes, where)
+    paths = [f"{kind}/{name}/{MANIFEST}" for kind, name in artifact_files]
+    for path in paths:
+        if sizes[path] > MAX_MANIFEST_BYTES:
+            raise UserError(
+                f"{where}, {path} has {sizes[path]} bytes, which is too large for a manifest; {FETCH_AGAIN}."
+            )
+    manifests = []
+    for path, contents, ((kind, name), files) in zip(paths, read(paths), artifact_files.items(), strict=True):
+        manifest = _manifest_from(contents, kind, name, f"{where}, {path}")
+        _check_files(manifest, files, sum(sizes[f"{kind}/{name}/{file}"] for file in files), where)
+        manifests.append(manifest)
+    unpacked = sum(manifest.num_bytes for manifest in manifests)
+    if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
+        raise UserError(
+            f"{where} has {num_bytes} bytes, but its manifests list {unpacked} bytes of parameters, so it was rejected."
+        )
+    in_order(manifests, where)
+
+
+def _files_by_artifact(paths: Iterable[str], where: str) -> dict[tuple[str, str], set[str]]:
     """Groups file paths by artifact: ``{(kind, name): {path in its folder, ...}}``.
 
     Args:
@@ -25,8 +61,8 @@ def files_by_artifact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
       where: The name of the archive or repository in error messages.
 
     Raises:
-      UserError: A path escapes the folder or occurs twice, a file does not belong to an artifact, a name is invalid, an
-        artifact has no manifest, or there are no artifacts.
+      UserError: A path escapes the folder, a file does not belong to an artifact, a name is invalid, an artifact has no
+        manifest, or there are no artifacts.
     """
     artifact_files: dict[tuple[str, str], set[str]] = {}
     for path in paths:
@@ -44,11 +80,7 @@ def files_by_artifact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
             check_name(parts[1], "artifact")
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        files = artifact_files.setdefault((parts[0], parts[1]), set())
-        file = "/".join(parts[2:])
-        if file in files:
-            raise UserError(f"{where} has the file {path} twice; {FETCH_AGAIN}.")
-        files.add(file)
+        artifact_files.setdefault((parts[0], parts[1]), set()).add("/".join(parts[2:]))
     for (kind, name), files in artifact_files.items():
         if MANIFEST not in files:
             raise UserError(f"{where} has files of {kind}/{name}, but not its {MANIFEST}; {FETCH_AGAIN}.")
@@ -57,13 +89,7 @@ def files_by_artifact(paths: Iterable[str], where: str) -> dict[tuple[str, str],
     return artifact_files
 
 
-def check_manifest_size(size: int, where: str) -> None:
-    """Raises UserError if a manifest is larger than ``MAX_MANIFEST_BYTES``."""
-    if size > MAX_MANIFEST_BYTES:
-        raise UserError(f"{where} has {size} bytes, which is too large for a manifest; {FETCH_AGAIN}.")
-
-
-def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest:
+def _manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest:
     """Parses an untrusted manifest and validates its checksum and values.
 
     Raises:
@@ -90,7 +116,7 @@ def manifest_from(contents: bytes, kind: str, name: str, where: str) -> Manifest
     return manifest
 
 
-def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
+def _check_files(manifest: Manifest, files: Collection[str], num_bytes: int, where: str) -> None:
     """Raises UserError unless an artifact's files match its manifest.
 
     Their names and total size are compared.
@@ -107,15 +133,6 @@ def check_files(manifest: Manifest, files: Collection[str], num_bytes: int, wher
         raise UserError(
             f"{where}: the files of {manifest.kind}/{manifest.name} have {num_bytes} bytes, but its manifest lists "
             f"{manifest.num_bytes} bytes of parameters; {FETCH_AGAIN}."
-        )
-
-
-def check_unpacked_size(manifests: Sequence[Manifest], num_bytes: int, where: str) -> None:
-    """Raises UserError if the manifests list far more bytes than the files hold."""
-    unpacked = sum(manifest.num_bytes for manifest in manifests)
-    if unpacked > FREE_BYTES + MAX_RATIO * num_bytes:
-        raise UserError(
-            f"{where} has {num_bytes} bytes, but its manifests list {unpacked} bytes of parameters, so it was rejected."
         )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.store import files
+from afjax.storage.paths import is_remote
 from afjax.store.manifest import REPAIR, Manifest, describe, names_difference
 from afjax.trees import Tree, flatten, map_with_path
 
@@ -36,9 +36,7 @@ def write(folder: epath.Path, params: Tree) -> dict[str, str]:
     import orbax.checkpoint as ocp
 
     size = sum(leaf.nbytes for leaf in flatten(params).values())
-    # Check the free space first, because Orbax prints tracebacks from its threads if the disk is full.
-    if not files.is_remote(folder) and shutil.disk_usage(folder.parent).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    check_free_space(folder.parent, size)
     try:
         with quiet_orbax():
             _checkpointer().save(folder, args=ocp.args.PyTreeSave(params))
@@ -145,6 +143,15 @@ def _checkpointer() -> Any:
     )
     handler = ocp.PyTreeCheckpointHandler(use_ocdbt=False, use_zarr3=False, multiprocessing_options=options)
     return ocp.Checkpointer(handler, multiprocessing_options=options)
+
+
+def check_free_space(folder: epath.Path, size: int) -> None:
+    """Raises OSError if a local disk has less free space than ``size`` bytes.
+
+    Call this before Orbax writes, because its threads print tracebacks if the disk is full.
+    """
+    if not is_remote(folder) and shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def system_reason(error: Exception) -> str:

@@ -148,7 +148,7 @@ def to_json(manifest: Manifest) -> str:
     values = to_dict(manifest)
     for key in values.keys() - _keys(manifest.format_version):
         del values[key]
-    return json.dumps({**values, CHECKSUM: _checksum(values)}, indent=2, allow_nan=False) + "\n"
+    return json.dumps({**values, CHECKSUM: json_digest(values)}, indent=2, allow_nan=False) + "\n"
 
 
 def from_json(text: str, where: str) -> Manifest:
@@ -184,7 +184,7 @@ def check_unchanged(text: str, where: str) -> None:
     The text must have been accepted by :func:`from_json`.
     """
     values = parse_json(text, where, advice=REPAIR)
-    if values.pop(CHECKSUM) != _checksum(values):
+    if values.pop(CHECKSUM) != json_digest(values):
         raise UserError(f"{where} was changed after it was written: its {CHECKSUM} does not match; {REPAIR}.")
 
 
@@ -204,10 +204,6 @@ def _keys(version: int) -> set[str]:
 
 def _are_strings(values: Mapping[str, Any]) -> bool:
     return all(isinstance(value, str) for value in values.values())
-
-
-def _checksum(values: Mapping[str, Any]) -> str:
-    return json_digest(values)
 
 
 def _invalid_entry(manifest: Manifest) -> str:

@@ -14,31 +14,30 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import AnyPath, absolute, is_remote, open_path
 from afjax.storage.writing import write_json
+from afjax.store.artifacts import StorePath, store_folder
 
 # The file in a workdir that holds the run's store and identifier (see ``afjax.train.workdir``).
 WORKDIR_FILE = "store.json"
 _FOLDER = ".runs"
 
 
-def other_workdir(store: epath.Path, kind: str, name: str, run: str) -> str:
-    """Returns the workdir of another unfinished run that has reserved a name.
-
-    Returns an empty string if there is none.
-
-    Raises:
-      UserError: The reservation is damaged.
-    """
-    path = _path(store, kind, name)
+def check(store: StorePath, kind: str, name: str, run: str = "") -> None:
+    """Raises UserError if another unfinished run has reserved a name, or if the reservation is damaged."""
+    root = store_folder(store)
+    path = _path(root, kind, name)
     advice = "delete that file if no run is training for this store"
     reservation = read_json(path, advice=advice)
     if reservation is None:
-        return ""
+        return
     workdir, other = reservation.get("workdir"), reservation.get("run")
     if not isinstance(workdir, str) or not isinstance(other, str):
         raise UserError(f"{path} is damaged (it does not name a run and a workdir); {advice}.")
-    if other == run:
-        return ""
-    return workdir if _is_run_of(workdir, other, store) else ""
+    if other != run and _is_run_of(workdir, other, root):
+        raise UserError(
+            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
+            "wait for it, or delete its workdir. Alternatively, choose another name (--config.name=NAME for a run) or "
+            "another --store."
+        )
 
 
 def write(store: epath.Path, kind: str, name: str, *, run: str, workdir: AnyPath) -> None:

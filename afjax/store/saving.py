@@ -1,9 +1,10 @@
 """Saves artifacts to a store, and reserves names for unfinished runs."""
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,26 +134,17 @@ def save_all(
     if len(set(folders)) != len(folders):
         raise UserError(f"Two artifacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
     trees = [map_with_path(lambda path, leaf: np.asarray(leaf), draft.params) for draft in drafts]
-    root, manifests = store_folder(store), []
-    try:
-        with files.only_writer(root):
-            if not overwrite and not run and (same := _saved_before(store, drafts, trees)):
-                return same
+    titles = " and the ".join(title(draft.kind, draft.name).removeprefix("The ") for draft in drafts)
+    with write_lock(store, f"The {titles} cannot be written to {store}") as root:
+        if not overwrite and not run and (same := _saved_before(store, drafts, trees)):
+            return same
+        if not overwrite:
             for draft, folder, tree in zip(drafts, folders, trees, strict=True):
-                check_not_reserved(store, draft.kind, draft.name, run)
-                if not overwrite:
-                    _check_free(store, draft, folder, tree, run)
-            with files.replaced(folders) as targets:
-                for draft, tree, target in zip(drafts, trees, targets, strict=True):
-                    manifests.append(_write(draft, tree, target, run))
-            for draft in drafts:
-                reservations.release(root, draft.kind, draft.name)
-    except OSError as error:
-        first, *other_titles = (title(draft.kind, draft.name) for draft in drafts)
-        titles = " and ".join([first, *(f"the{other.removeprefix('The')}" for other in other_titles)])
-        raise file_error(
-            f"{titles} cannot be written to {store}", error, advice="Free up space there or choose another folder."
-        ) from error
+                _check_free(store, draft, folder, tree, run)
+        with replaced_artifacts(store, [(draft.kind, draft.name) for draft in drafts], run) as targets:
+            manifests = [
+                _write(draft, tree, target, run) for draft, tree, target in zip(drafts, trees, targets, strict=True)
+            ]
     if is_remote(root):
         check_still_there(store, manifests)
     return tuple(manifests)
@@ -184,41 +176,60 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
       >>> store.save_all("stores/reserve", [draft], run="4f2a")[0].run
       '4f2a'
     """
-    root = store_folder(store)
     folders = [folder_of(store, kind, name) for kind, name in names]
-    try:
-        with files.only_writer(root):
-            missing = []
-            for (kind, name), folder in zip(names, folders, strict=True):
-                check_not_reserved(store, kind, name, run)
-                if files.read_current(folder) is None:
-                    missing.append((kind, name))
-                elif read_manifest(store, kind, name).run not in ("", run):
-                    raise UserError(
-                        f"{title(kind, name)} in the store {store} was saved by another run. Rename this run "
-                        "(--config.name=NAME) or the source's task, choose another --store, or move the other run's "
-                        "artifact out of the store."
-                    )
-            for kind, name in missing:
-                reservations.write(root, kind, name, run=run, workdir=workdir)
-    except OSError as error:
-        raise file_error(
-            f"The store {store} cannot be written", error, advice="Free up space there or choose another folder."
-        ) from error
+    with write_lock(store, f"The store {store} cannot be written") as root:
+        missing = []
+        for (kind, name), folder in zip(names, folders, strict=True):
+            reservations.check(store, kind, name, run)
+            if files.read_current(folder) is None:
+                missing.append((kind, name))
+            elif read_manifest(store, kind, name).run not in ("", run):
+                raise UserError(
+                    f"{title(kind, name)} in the store {store} was saved by another run. Rename this run "
+                    "(--config.name=NAME) or the source's task, choose another --store, or move the other run's "
+                    "artifact out of the store."
+                )
+        for kind, name in missing:
+            reservations.write(root, kind, name, run=run, workdir=workdir)
     if is_remote(root):
         for kind, name in missing:
-            check_not_reserved(store, kind, name, run)
+            reservations.check(store, kind, name, run)
 
 
-def check_not_reserved(store: StorePath, kind: str, name: str, run: str = "") -> None:
-    """Raises UserError if another unfinished run has reserved a name."""
-    workdir = reservations.other_workdir(store_folder(store), kind, name, run)
-    if workdir:
-        raise UserError(
-            f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
-            "wait for it, or delete its workdir. Alternatively, choose another name (--config.name=NAME for a run) or "
-            "another --store."
-        )
+@contextlib.contextmanager
+def write_lock(store: StorePath, problem: str) -> Iterator[epath.Path]:
+    """Locks a store within the block, and yields its folder. See :func:`files.only_writer`.
+
+    Raises:
+      UserError: The block raised an OSError. The message begins with ``problem``.
+    """
+    root = store_folder(store)
+    try:
+        with files.only_writer(root):
+            yield root
+    except OSError as error:
+        raise file_error(problem, error, advice="Free up space there or choose another folder.") from error
+
+
+@contextlib.contextmanager
+def replaced_artifacts(
+    store: StorePath, artifacts: Sequence[tuple[str, str]], run: str = ""
+) -> Iterator[list[epath.Path]]:
+    """Yields new folders for the artifacts ``(kind, name)``, as :func:`files.replaced`.
+
+    Their reservations are removed. The caller must hold the store's :func:`write_lock`.
+
+    Raises:
+      UserError: Another unfinished run has reserved a name.
+      OSError: A file could not be written.
+    """
+    root = store_folder(store)
+    for kind, name in artifacts:
+        reservations.check(store, kind, name, run)
+    with files.replaced([folder_of(store, kind, name) for kind, name in artifacts]) as targets:
+        yield targets
+    for kind, name in artifacts:
+        reservations.release(root, kind, name)
 
 
 def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:

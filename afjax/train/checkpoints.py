@@ -1,12 +1,9 @@
 """A run's checkpoints, with everything needed to resume bit-identically."""
 
 import contextlib
-import errno
-import os
-import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -16,8 +13,8 @@ from etils import epath
 from afjax.distributed.hosts import is_runtime_error, several_hosts
 from afjax.distributed.preemption import delayed_interrupt
 from afjax.errors import UserError
-from afjax.storage.paths import absolute, file_error, is_remote
-from afjax.store.checkpoint import quiet_orbax, system_reason
+from afjax.storage.paths import absolute, file_error
+from afjax.store.checkpoint import check_free_space, quiet_orbax, system_reason
 from afjax.train.record import RECORD_DIGEST, input_differences
 from afjax.trees import Tree
 
@@ -67,18 +64,11 @@ class RunCheckpoints:
             progress=args.JsonSave({"inputs": self._inputs, "progress": progress}),
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves((state, best))) + ORBAX_FILES
-        try:
-            # Check the free space first: if the disk is full, Orbax prints tracebacks from its threads.
-            folder = self._manager.directory
-            if not is_remote(folder) and shutil.disk_usage(folder).free < size:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with self._explained_write_errors():
+            check_free_space(self._manager.directory, size)
             # An interrupt during this call would make Orbax's threads print tracebacks at exit.
             with delayed_interrupt():
                 self._manager.save(step, args=items)
-        except Exception as error:  # TensorStore raises ValueError for system errors.
-            if is_runtime_error(error):  # Another host was lost.
-                raise
-            raise self._not_written(error) from error
 
     def wait(self) -> None:
         """Waits until the pending checkpoint is written.
@@ -86,20 +76,14 @@ class RunCheckpoints:
         Raises:
           UserError: The checkpoint could not be written.
         """
-        try:
+        with self._explained_write_errors():
             self._manager.wait_until_finished()
-        except Exception as error:  # TensorStore raises ValueError for system errors.
-            if is_runtime_error(error):  # Another host was lost.
-                raise
-            raise self._not_written(error) from error
 
-    def _not_written(self, error: Exception) -> UserError:
+    def _explained_write_errors(self) -> contextlib.AbstractContextManager[None]:
         # The previous checkpoint may have failed in the background, so the message does not name a step.
-        return file_error(
+        return _explained_errors(
             f"A checkpoint could not be written to {self._manager.directory}",
-            error,
-            cause=system_reason(error),
-            advice="Free up space or repair the folder, then run the same command again.",
+            "Free up space or repair the folder, then run the same command again.",
         )
 
     def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
@@ -145,20 +129,10 @@ class RunCheckpoints:
         return arrays["state"], arrays["best"], saved["progress"]
 
     def _read(self, step: int, items: Any) -> Any:
-        try:
-            with quiet_orbax():
-                return self._manager.restore(step, args=items)
-        except Exception as error:  # Orbax and TensorStore raise many types for unreadable files.
-            if is_runtime_error(error):  # Another host was lost.
-                raise
-            # Orbax's other reads are still running and print tracebacks when they fail. Wait so that our error is last.
-            time.sleep(1)
-            raise file_error(
-                f"The checkpoint {self._manager.directory / str(step)} cannot be read",
-                error,
-                cause=system_reason(error),
-                advice="Remove it to resume from the previous one.",
-            ) from error
+        problem = f"The checkpoint {self._manager.directory / str(step)} cannot be read"
+        # Orbax's other reads are still running and print tracebacks when they fail. Wait so that our error is last.
+        with _explained_errors(problem, "Remove it to resume from the previous one.", wait=1.0), quiet_orbax():
+            return self._manager.restore(step, args=items)
 
     def __enter__(self) -> "RunCheckpoints":
         # Orbax also logs from its own threads, between calls.
@@ -172,6 +146,18 @@ class RunCheckpoints:
             # After an error, closing would wait for a save that the other hosts may never finish.
             if kind is None or not several_hosts() or not self._manager.is_saving_in_progress():
                 self._manager.close()
+
+
+@contextlib.contextmanager
+def _explained_errors(problem: str, advice: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Raises errors of Orbax and TensorStore as UserErrors, after ``wait`` seconds."""
+    try:
+        yield
+    except Exception as error:  # TensorStore raises ValueError for system errors, and Orbax raises many other types.
+        if is_runtime_error(error):  # Another host was lost.
+            raise
+        time.sleep(wait)
+        raise file_error(problem, error, cause=system_reason(error), advice=advice) from error
 
 
 def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:

@@ -20,6 +20,7 @@ from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
+from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
@@ -44,7 +45,6 @@ from afjax.train.checks import (
     why_rows_are_needed,
 )
 from afjax.train.defaults import choose_defaults
-from afjax.train.fusion import fusion_training
 from afjax.train.inputs import shared_tokenizer
 from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
@@ -150,7 +150,7 @@ def experiment_training(
         check_experiment(config, tasks, trunk, tokenizer, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
         check_inputs(workdir, inputs)
-    check_same({"the config": _digest(config), "the code": code_digest(), **inputs})
+    check_same({"the config": json_digest(to_dict(config)), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")
     with all_hosts_or_raise():
@@ -204,10 +204,6 @@ def code_digest() -> str:
     for path in sorted(path for path in package.rglob("*.py") if path.parent != package / "configs"):
         digest.update(f"{path.relative_to(package)}:".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _digest(config: ExperimentConfig) -> str:
-    return json_digest(to_dict(config))
 
 
 def _load_rows(
@@ -298,15 +294,8 @@ class _Experiment:
     def train_source(self, source: SourceConfig) -> Training[list[Result]]:
         """Trains a source's adapter and saves it."""
         folder = source_folder(self.workdir, source.task.name)
-        model = yield from single_training(
-            self.trunk,
-            source.task,
-            self.tasks[source.task],
-            workdir=folder,
-            method=Method(adapter=self.config.adapter, head=self.config.head),
-            config=source.train,
-            options=self.options,
-        )
+        method = Method(adapter=self.config.adapter, head=self.config.head)
+        model = yield from self._train(source.task, method, source.train, self.options, folder)
         return self._save([model], results_of([model], "adapter"), folder)
 
     def train_target(self) -> Training[list[Result]]:
@@ -337,16 +326,23 @@ class _Experiment:
 
     def _train_alone(self, folder: epath.Path) -> Training[TaskModel]:
         """Trains the only target of the single and fusion recipes."""
-        config, trunk, task = self.config, self.trunk, self.config.target
-        data, options = self.tasks[task], self._options(config.artifact_name(task))
-        if config.recipe == "single":
-            return single_training(
-                trunk, task, data, workdir=folder, method=config.method, config=config.train, options=options
-            )
-        method = FusionMethod(
-            adapters=fused_names(config), store=self.store_folder, fusion=config.fusion, head=config.head
-        )
-        return fusion_training(trunk, task, data, method, workdir=folder, config=config.train, options=options)
+        config, task = self.config, self.config.target
+        method: Method | FusionMethod = config.method
+        if config.recipe == "fusion":
+            names = fused_names(config)
+            method = FusionMethod(adapters=names, store=self.store_folder, fusion=config.fusion, head=config.head)
+        return self._train(task, method, config.train, self._options(config.artifact_name(task)), folder)
+
+    def _train(
+        self,
+        task: TaskConfig,
+        method: Method | FusionMethod,
+        config: TrainConfig,
+        options: RunOptions,
+        folder: epath.Path,
+    ) -> Training[TaskModel]:
+        data = self.tasks[task]
+        return single_training(self.trunk, task, data, workdir=folder, method=method, config=config, options=options)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
         config, method, options = self.config, self.config.method, self._options(self.config.name)

@@ -64,11 +64,10 @@ def tokenize_splits(
     tokenizer: Any, task: TaskConfig, data: Mapping[str, AnyRows], max_length: int, cache_dir: Path | None
 ) -> dict[str, TokenizedRows]:
     """Checks and tokenizes train and dev rows, and prints notices about them."""
-    check_forms(task, {split: data[split] for split in ("train", "dev")})
-    print_notices(data_notices(task, {split: data[split] for split in ("train", "dev")}))
+    splits = {split: data[split] for split in ("train", "dev")}
+    check_forms(task, splits)
+    print_notices(data_notices(task, splits))
     return {
-        split: tokenize(
-            data[split], tokenizer, task, max_length=max_length, training=split == "train", cache_dir=cache_dir
-        )
-        for split in ("train", "dev")
+        split: tokenize(rows, tokenizer, task, max_length=max_length, training=split == "train", cache_dir=cache_dir)
+        for split, rows in splits.items()
     }

@@ -180,34 +180,15 @@ class SilentLog(RunLog):
     def __init__(self) -> None:
         pass
 
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        pass
+
     @contextlib.contextmanager
-    def compiling(self, what: str) -> Iterator[None]:
+    def _ignore_block(self, *_: Any, **__: Any) -> Iterator[None]:
         yield
 
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
-        yield
-
-    def advance(self, loss: float) -> None:
-        pass
-
-    def write(self, step: int, scalars: dict[str, Any]) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
-
-    def evaluated(self, step: int, scores: Mapping[str, float], best: Mapping[str, float], main_metric: str) -> None:
-        pass
-
-    def finished(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    compiling = evaluating = _ignore_block
+    advance = write = flush = say = evaluated = finished = close = _ignore
 
 
 class _Board:

@@ -60,10 +60,7 @@ class Run(Protocol):
     estimate: RunSeconds
 
     def batches(self, step: int) -> Iterator[Batch]:
-        """Yields batches from a step onwards.
-
-        The loop calls this again when the iterator ends.
-        """
+        """Yields the batches of all steps from a step onwards."""
         ...
 
     def to_checkpoint(self, tree: Tree) -> Tree:
@@ -252,17 +249,15 @@ class _Loop:
             self.log.say(f"resumes after step {self.step:,} of {run.num_steps:,}")
         self.usage = Usage(self.folder, self.step)
         with contextlib.closing(self.log), Preemption(run.mesh) as self.preemption:
+            batches = run.batches(self.step)
             while not (self.finished or self.preempted):
-                for batch in run.batches(self.step):
-                    yield from self._start_step(batch)
-                    evaluates = self.step % run.eval_every == 0 or self.step == run.num_steps
-                    if evaluates:
-                        self._finish_pending_step()
-                        self._evaluate()
-                    if evaluates or self.step % self.checkpoint_every == 0:
-                        self._save()
-                    if self.finished or self.preempted:
-                        break
+                yield from self._start_step(next(batches))
+                evaluates = self.step % run.eval_every == 0 or self.step == run.num_steps
+                if evaluates:
+                    self._finish_pending_step()
+                    self._evaluate()
+                if evaluates or self.step % self.checkpoint_every == 0:
+                    self._save()
             self._save()
             with self._in_place():
                 self.checkpoints.wait()

@@ -17,12 +17,11 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import absolute, is_remote, open_path
 from afjax.train.arguments import check_task, check_types
-from afjax.train.fusion import fusion_training
 from afjax.train.loop import Training
 from afjax.train.options import RunOptions
 from afjax.train.record import by_path
 from afjax.train.shared import Shared
-from afjax.train.single import single_training
+from afjax.train.single import default_name, single_training
 from afjax.train.together import run_together
 from afjax.trunk.pretrained import Trunk
 
@@ -126,8 +125,7 @@ def _with_details(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Returns runs whose options have a detail, if other runs have the same name."""
     numbers_by_name: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
-        default_name = f"{run.task.name}-fusion" if isinstance(run.method, FusionMethod) else run.task.name
-        numbers_by_name.setdefault(run.options.name or default_name, []).append(number)
+        numbers_by_name.setdefault(run.options.name or default_name(run.task, run.method), []).append(number)
     detailed = list(runs)
     for numbers in numbers_by_name.values():
         for number, detail in zip(numbers, _details([runs[number] for number in numbers]), strict=True):
@@ -160,8 +158,7 @@ def _details(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def _training(trunk: Trunk, run: PlannedRun, shared: Shared) -> Training[TaskModel]:
-    task, data, method, workdir, config = run.task, run.data, run.method, run.workdir, run.config
     options = dataclasses.replace(run.options, shared=run.options.shared or shared)
-    if isinstance(method, FusionMethod):
-        return fusion_training(trunk, task, data, method, workdir=workdir, config=config, options=options)
-    return single_training(trunk, task, data, workdir=workdir, method=method, config=config, options=options)
+    return single_training(
+        trunk, run.task, run.data, workdir=run.workdir, method=run.method, config=run.config, options=options
+    )

@@ -95,12 +95,20 @@ def train_multitask(
     method = dataclasses.replace(
         method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
     )
-    _check_settings(trunk, tasks, rows, method, config)
+    check_length(config.max_length, trunk)
+    label_names = {task: rows[task.name]["train"].label_names for task in tasks}
+    for task_config, names in label_names.items():
+        check_metric(task_config.main_metric, task_config.kind, len(names))
+    check_class_settings(config, label_names)
+    if method.has_adapter:
+        check_adapter_size(method.adapter, trunk)
     compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
-    prepared = [
-        _Task(task, rows[task.name], _task_setup(method, trunk, task, rows[task.name], options).computed(**compute))
-        for task in tasks
-    ]
+    prepared = []
+    for task_config, names in label_names.items():
+        kind, name = TASK_KINDS[task_config.kind], options.name_of(task_config.name)
+        num_outputs = kind.num_outputs(names)
+        setup = single_setup(method, trunk.config, name=name, reads=kind.reads, num_outputs=num_outputs)
+        prepared.append(_Task(task_config, rows[task_config.name], setup.computed(**compute)))
     spec = _spec(trunk, tasks, rows, method, config, options)
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
@@ -198,23 +206,6 @@ class _Task:
         return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
 
 
-def _check_settings(
-    trunk: Trunk,
-    tasks: Sequence[TaskConfig],
-    rows: Mapping[str, Mapping[str, AnyRows]],
-    method: MultitaskMethod,
-    config: TrainConfig,
-) -> None:
-    """Raises UserError if the settings do not fit the trunk or the tasks' labels."""
-    check_length(config.max_length, trunk)
-    label_names = {task: rows[task.name]["train"].label_names for task in tasks}
-    for task, names in label_names.items():
-        check_metric(task.main_metric, task.kind, len(names))
-    check_class_settings(config, label_names)
-    if method.has_adapter:
-        check_adapter_size(method.adapter, trunk)
-
-
 def _spec(
     trunk: Trunk,
     tasks: Sequence[TaskConfig],
@@ -241,20 +232,6 @@ def _spec(
             "remat": options.remat,
         },
         inputs=run_inputs(trunk, rows, options.seed),
-    )
-
-
-def _task_setup(
-    method: MultitaskMethod, trunk: Trunk, task: TaskConfig, rows: Mapping[str, AnyRows], options: RunOptions
-) -> Setup:
-    """Returns the model of one task."""
-    kind = TASK_KINDS[task.kind]
-    return single_setup(
-        method,
-        trunk.config,
-        name=options.name_of(task.name),
-        reads=kind.reads,
-        num_outputs=kind.num_outputs(rows["train"].label_names),
     )
 
 

@@ -10,11 +10,11 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
-from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
+from afjax.data.batches import Batch, Batching
 from afjax.data.lengths import PaddedLengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
-from afjax.distributed.sharding import host_rows, shard
+from afjax.distributed.sharding import shard
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.kinds import TASK_KINDS
@@ -29,7 +29,7 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.planning import plan_lengths
 from afjax.train.sampling import draw_tasks
-from afjax.train.single_run import count_passes, dev_scores, scale_labels, split_params, step_inputs
+from afjax.train.single_run import batches_from, count_passes, dev_scores, scale_labels, split_params, step_inputs
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
 
@@ -117,30 +117,16 @@ class MultitaskRun:
         )
 
     def batches(self, step: int) -> Iterator[Batch]:
-        streams = [self._stream(task, int((self.drawn[:step] == task).sum())) for task in range(len(self._tasks))]
-        for task in self.drawn[step:]:
-            yield next(streams[task])
-
-    def _stream(self, task: int, start: int) -> Iterator[Batch]:
-        """Yields a task's batches indefinitely, starting at one of its steps.
-
-        Each epoch reshuffles the rows.
-        """
-        train = self._data[task]["train"]
-        epoch, start = divmod(start, batches_per_epoch(len(train), self._config.batch_size))
-        while True:
-            for batch in train_batches(
-                train,
-                Batching(self._config.batch_size, self.lengths.train, self._pad_id),
-                seed=self._seed,
-                epoch=epoch,
-                start=start,
-                part=host_rows(self._config.batch_size, self.mesh),
-            ):
-                scaled = scale_labels(batch, self._tasks[task])
-                labels = batch_labels(self._tasks[task].kind, scaled["labels"], max(self.num_outputs))
-                yield {**scaled, "labels": labels, "task": np.asarray(task, np.int32)}
-            epoch, start = epoch + 1, 0
+        batching = Batching(self._config.batch_size, self.lengths.train, self._pad_id)
+        streams = [
+            batches_from(int((self.drawn[:step] == number).sum()), splits["train"], batching, self._seed, self.mesh)
+            for number, splits in enumerate(self._data)
+        ]
+        for number in self.drawn[step:]:
+            task = self._tasks[number]
+            batch = scale_labels(next(streams[number]), task)
+            labels = batch_labels(task.kind, batch["labels"], max(self.num_outputs))
+            yield {**batch, "labels": labels, "task": np.asarray(number, np.int32)}
 
     def to_checkpoint(self, tree: Tree) -> Tree:
         return tree

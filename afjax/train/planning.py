@@ -1,6 +1,7 @@
 """Plans a run: its padded lengths and its estimated time."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -36,19 +37,9 @@ def plan_lengths(
       eval_every: Steps between evaluations.
       train_passes: The operations of a training step, as a multiple of a forward pass.
     """
-    platform, num_evaluations = mesh.devices.flat[0].platform, -(-num_steps // eval_every)
-    lengths = lengths or choose_lengths(
-        train,
-        dev,
-        config,
-        program_tokens(trunk, platform),
-        num_steps=num_steps,
-        num_evaluations=num_evaluations,
-        shares=shares,
-        common=common,
-    )
-    tokens = run_tokens(
-        train, dev, config, lengths, num_steps=num_steps, num_evaluations=num_evaluations, shares=shares
-    )
+    platform = mesh.devices.flat[0].platform
+    counts: dict[str, Any] = {"num_steps": num_steps, "num_evaluations": -(-num_steps // eval_every), "shares": shares}
+    lengths = lengths or choose_lengths(train, dev, config, program_tokens(trunk, platform), common=common, **counts)
+    tokens = run_tokens(train, dev, config, lengths, **counts)
     seconds = run_seconds(trunk, platform, lengths, tokens, num_devices=mesh.size, train_passes=train_passes)
     return lengths, seconds

@@ -1,22 +1,26 @@
-"""The single-task recipe: trains one adapter and its head, or another partition."""
+"""The recipes for one task: train an adapter and its head, another partition, or a fusion of stored adapters."""
 
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from afjax.config.adapters import Adapter
 from afjax.config.from_dict import to_dict
 from afjax.config.methods import FusionMethod, Method
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.config.values import Partition
 from afjax.data.notices import no_better_than_majority
-from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.sharding import check_batch
-from afjax.model.setup import Setup, single_setup
+from afjax.fusion.checks import check_subset
+from afjax.model.loading import load_adapters
+from afjax.model.model import Model
+from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
 from afjax.tasks.class_loss import check_class_settings, make_class_loss
@@ -75,6 +79,7 @@ def train_single(
     Reference:
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
     """
+    check_types(trunk, method, Method, config, options)
     return run_alone(single_training(trunk, task, data, workdir=workdir, method=method, config=config, options=options))
 
 
@@ -84,120 +89,48 @@ def single_training(
     data: Mapping[str, Any],
     *,
     workdir: str | Path,
-    method: Method,
+    method: Method | FusionMethod,
     config: TrainConfig,
     options: RunOptions,
 ) -> Training[TaskModel]:
-    """Trains a run like :func:`train_single`, but the caller computes the steps.
+    """Trains a run like :func:`train_single` or :func:`afjax.train_fusion`, but the caller computes the steps.
 
-    See :mod:`afjax.train.loop`.
+    The caller also checks the types of the arguments. See :mod:`afjax.train.loop`.
     """
-    check_types(trunk, method, Method, config, options)
-    splits = check_data(task, data)
-    if method.has_adapter:
-        check_adapter_size(method.adapter, trunk)
-    recorded = recorded_settings(open_path(workdir), overwrite=options.overwrite)
-    method = dataclasses.replace(
-        method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
-    )
-    setup = single_setup(
-        method,
-        trunk.config,
-        name=options.name or task.name,
-        reads=TASK_KINDS[task.kind].reads,
-        num_outputs=TASK_KINDS[task.kind].num_outputs(splits["train"].label_names),
-    )
-    task_run = TaskRun(
-        trunk=trunk,
-        task=task,
-        data=splits,
-        setup=setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat),
-        method=method,
-    )
-    config = choose_learning_rate(config, method.partition, recorded)
-    return (yield from task_training(task_run, config, options, workdir))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskRun:
-    """The plan for a run on one task.
-
-    Attributes:
-      trunk: The pretrained encoder.
-      task: The task.
-      data: The task's ``train`` and ``dev`` rows, already checked.
-      setup: The model and its trained partition.
-      adapters: The parameters of a fusion's adapters, by name; empty for other methods.
-      method: The method.
-    """
-
-    trunk: Trunk
-    task: TaskConfig
-    data: Mapping[str, AnyRows]
-    setup: Setup
-    adapters: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
-    method: Method | FusionMethod
-
-    @property
-    def partition(self) -> Partition:
-        """The trained part of the model."""
-        return "fusion" if isinstance(self.method, FusionMethod) else self.method.partition
-
-    def spec(self, config: TrainConfig, seed: int) -> RunSpec:
-        """Collects everything that the run's result depends on.
-
-        A fusion's frozen adapters count as inputs.
-        """
-        model, method = self.setup.model, self.method
-        own_settings: dict[str, Any]
-        if isinstance(method, FusionMethod):
-            own_settings = {"recipe": "fusion", "fusion": to_dict(method.fusion)}
-        else:
-            own_settings = {"recipe": "single", "partition": method.partition, "top_k": method.top_k}
-        digests = {adapter_input(name): tree_digest(tree) for name, tree in self.adapters.items()}
-        return RunSpec(
-            settings={
-                **own_settings,
-                "name": model.head_name,
-                "task": task_settings(self.task),
-                "adapters": {name: to_dict(adapter) for name, adapter in model.adapters},
-                "head": to_dict(model.head),
-                "train": to_dict(config),
-                "seed": seed,
-                "trunk_dtype": self.trunk.dtype,
-                "scan_layers": model.scan_layers,
-                "remat": model.remat,
-            },
-            inputs={**run_inputs(self.trunk, {self.task.name: self.data}, seed), **digests},
-        )
-
-
-def task_training(
-    task_run: TaskRun, config: TrainConfig, options: RunOptions, workdir: str | Path
-) -> Training[TaskModel]:
-    """Checks the arguments, tokenizes the rows and trains.
-
-    Args:
-      task_run: The setup to train, its task and its rows.
-      config: Optimizer, schedule and batches, with a learning rate.
-      options, workdir: As in :func:`train_single`.
-
-    Raises:
-      UserError: As in :func:`train_single`.
-    """
-    trunk, task, data, setup = task_run.trunk, task_run.task, task_run.data, task_run.setup
-    mesh, folder, labels = options.devices(), open_path(workdir), data["train"].label_names
+    rows = check_data(task, data)
+    labels, folder = rows["train"].label_names, open_path(workdir)
+    members: dict[str, tuple[Adapter, Tree]] = {}
+    if isinstance(method, FusionMethod):
+        partition: Partition = "fusion"
+        members = load_adapters(os.fspath(method.store), method.adapters, trunk)
+        check_subset(method.fusion, len(members))
+    else:
+        partition = method.partition
+        if method.has_adapter:
+            check_adapter_size(method.adapter, trunk)
+    recorded = recorded_settings(folder, overwrite=options.overwrite)
+    head = choose_pooling(method.head, partition, lambda: trunk.pooling, recorded)
+    architectures = {name: architecture for name, (architecture, _) in members.items()}
+    setup = _setup(trunk, task, labels, dataclasses.replace(method, head=head), architectures, options)
+    config = choose_learning_rate(config, partition, recorded)
+    mesh = options.devices()
     check_batch(config.batch_size, mesh)
     check_length(config.max_length, trunk)
     check_metric(task.main_metric, task.kind, len(labels))
     check_class_settings(config, {task: labels})
-    spec = task_run.spec(config, options.seed)
+    # A fusion's frozen adapters count as inputs.
+    adapters = {name: tree for name, (_, tree) in members.items()}
+    digests = {adapter_input(name): tree_digest(tree) for name, tree in adapters.items()}
+    spec = RunSpec(
+        settings=_settings(trunk, task, method, setup.model, config, options.seed),
+        inputs={**run_inputs(trunk, {task.name: rows}, options.seed), **digests},
+    )
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
-    name, key, bias = setup.model.head_name, jax.random.key(options.seed), initial_output_bias(task.kind, data["train"])
-    params = setup.init(key, trunk.params, task_run.adapters, output_bias=bias)
+    name, key, bias = setup.model.head_name, jax.random.key(options.seed), initial_output_bias(task.kind, rows["train"])
+    params = setup.init(key, trunk.params, adapters, output_bias=bias)
     tokenizer = shared_tokenizer(trunk, options.shared)
-    splits = tokenize_splits(tokenizer, task, data, config.max_length, options.cache_dir)
+    splits = tokenize_splits(tokenizer, task, rows, config.max_length, options.cache_dir)
     run = SingleRun(
         setup,
         params,
@@ -207,7 +140,7 @@ def task_training(
         seed=options.seed,
         mesh=mesh,
         lengths=lengths,
-        class_loss=make_class_loss(config, labels, data["train"].labels),
+        class_loss=make_class_loss(config, labels, rows["train"].labels),
         shared=options.shared,
     )
     trained, frozen = setup.split(params)
@@ -216,27 +149,71 @@ def task_training(
         shown_name,
         trunk,
         run,
-        method=_described(task_run),
+        method=f"fusion of {', '.join(adapters)}" if adapters else f"partition {partition}",
         trained=count(trained),
         total=count(params),
-        dev_rows=len(data["dev"]),
+        dev_rows=len(rows["dev"]),
     )
     del trained, params
     print_padding(shown_name, splits["train"], run.lengths.train, config.batch_size)
     claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=shown_name)
-    print_notices([no_better_than_majority(shown_name, data["dev"], result.metrics)])
+    print_notices([no_better_than_majority(shown_name, rows["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)
     new_trunk = with_params(trunk, all_params["trunk"], folder) if "trunk" in best else trunk
     model = trained_model(
-        new_trunk, setup.model, all_params, task, data, result.metrics, seed=options.seed, max_length=config.max_length
+        new_trunk, setup.model, all_params, task, rows, result.metrics, seed=options.seed, max_length=config.max_length
     )
-    record_trained(folder, trunk, [model], task_run.partition)
+    record_trained(folder, trunk, [model], partition)
     return model
 
 
-def _described(task_run: TaskRun) -> str:
-    if isinstance(task_run.method, FusionMethod):
-        return f"fusion of {', '.join(task_run.adapters)}"
-    return f"partition {task_run.partition}"
+def default_name(task: TaskConfig, method: Method | FusionMethod) -> str:
+    """Returns the name of a run on one task whose options have no name."""
+    return f"{task.name}-fusion" if isinstance(method, FusionMethod) else task.name
+
+
+def _setup(
+    trunk: Trunk,
+    task: TaskConfig,
+    labels: Sequence[str],
+    method: Method | FusionMethod,
+    adapters: Mapping[str, Adapter],
+    options: RunOptions,
+) -> Setup:
+    """Returns the model and its trained partition. ``adapters`` are the architectures of a fusion's adapters."""
+    kind = TASK_KINDS[task.kind]
+    outputs: dict[str, Any] = {
+        "name": options.name or default_name(task, method),
+        "reads": kind.reads,
+        "num_outputs": kind.num_outputs(labels),
+    }
+    if isinstance(method, FusionMethod):
+        setup = fusion_setup(adapters, method.fusion, method.head, trunk.config, **outputs)
+    else:
+        setup = single_setup(method, trunk.config, **outputs)
+    return setup.computed(dtype=trunk.dtype, scan_layers=options.scan_layers, remat=options.remat)
+
+
+def _settings(
+    trunk: Trunk, task: TaskConfig, method: Method | FusionMethod, model: Model, config: TrainConfig, seed: int
+) -> dict[str, Any]:
+    """Collects the settings that the run's result depends on."""
+    own_settings: dict[str, Any]
+    if isinstance(method, FusionMethod):
+        own_settings = {"recipe": "fusion", "fusion": to_dict(method.fusion)}
+    else:
+        own_settings = {"recipe": "single", "partition": method.partition, "top_k": method.top_k}
+    return {
+        **own_settings,
+        "name": model.head_name,
+        "task": task_settings(task),
+        "adapters": {name: to_dict(adapter) for name, adapter in model.adapters},
+        "head": to_dict(model.head),
+        "train": to_dict(config),
+        "seed": seed,
+        "trunk_dtype": trunk.dtype,
+        "scan_layers": model.scan_layers,
+        "remat": model.remat,
+    }

@@ -87,9 +87,9 @@ class SingleRun:
         self._seed, self._pad_id, self.mesh = seed, model.trunk.pad_id, mesh
         self.main_metric = task.main_metric
         self.shown_metrics: tuple[str, ...] = (task.main_metric,)
-        self.num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
-        self.num_steps = config.num_steps(self.num_epoch_steps)
-        self.eval_every = config.eval_every or self.num_epoch_steps
+        num_epoch_steps = batches_per_epoch(len(data["train"]), config.batch_size)
+        self.num_steps = config.num_steps(num_epoch_steps)
+        self.eval_every = config.eval_every or num_epoch_steps
         trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = not trains_layers(setup, frozen)
@@ -128,15 +128,8 @@ class SingleRun:
         self.start = self.with_names(start)
 
     def batches(self, step: int) -> Iterator[Batch]:
-        epoch, start = divmod(step, self.num_epoch_steps)
-        for batch in train_batches(
-            self._data["train"],
-            Batching(self._config.batch_size, self.lengths.train, self._pad_id),
-            seed=self._seed,
-            epoch=epoch,
-            start=start,
-            part=host_rows(self._config.batch_size, self.mesh),
-        ):
+        batching = Batching(self._config.batch_size, self.lengths.train, self._pad_id)
+        for batch in batches_from(step, self._data["train"], batching, self._seed, self.mesh):
             labels = pad_labels(self._task.kind, scale_labels(batch, self._task)["labels"], self._padded_outputs)
             yield {**batch, "labels": labels}
 
@@ -263,6 +256,18 @@ def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
     trunk = params.get("trunk", {})
     layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
     return {**params, "trunk": {**trunk, **layers}} if layers else params
+
+
+def batches_from(step: int, rows: TokenizedRows, batching: Batching, seed: int, mesh: Mesh) -> Iterator[Batch]:
+    """Yields this host's part of a task's train batches from a step onwards, indefinitely.
+
+    Each epoch reshuffles the rows.
+    """
+    epoch, start = divmod(step, batches_per_epoch(len(rows), batching.batch_size))
+    part = host_rows(batching.batch_size, mesh)
+    while True:
+        yield from train_batches(rows, batching, seed=seed, epoch=epoch, start=start, part=part)
+        epoch, start = epoch + 1, 0
 
 
 def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:

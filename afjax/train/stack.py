@@ -161,12 +161,14 @@ class Stack:
                 settings,
                 active,
             )
-        self._arrays, shared = (states, frozen, keys), _Metrics(metrics)
+        self._arrays = (states, frozen, keys)
+        # The metrics of all runs are fetched from the device together, on first use.
+        fetch = functools.cache(functools.partial(jax.device_get, metrics))
         results: list[tuple[SlotState, Scalars]] = []
         for slot, (run, *_) in zip(slots, requests, strict=True):
             self._steps[slot] += 1
             read = functools.partial(self._read, slot, run, self._steps[slot])
-            results.append((SlotState(read), _SlotMetrics(shared, slot)))
+            results.append((SlotState(read), _SlotMetrics(fetch, slot)))
         return results
 
     def _slot(self, run: SingleRun, state: State | SlotState) -> int:
@@ -194,28 +196,17 @@ class Stack:
             return run.with_names(self._programs.get(self._arrays[0], slot))
 
 
-class _Metrics:
-    """The metrics of one step of several runs, fetched from the device on first use."""
-
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
-        self._arrays = arrays
-
-    @functools.cached_property
-    def values(self) -> Mapping[str, np.ndarray]:
-        return jax.device_get(dict(self._arrays))
-
-
 class _SlotMetrics(Mapping[str, Any]):
     """The metrics of one run."""
 
-    def __init__(self, metrics: _Metrics, slot: int) -> None:
-        self._metrics, self._slot = metrics, slot
+    def __init__(self, fetch: Callable[[], Mapping[str, np.ndarray]], slot: int) -> None:
+        self._fetch, self._slot = fetch, slot
 
     def __getitem__(self, name: str) -> Any:
-        return self._metrics.values[name][self._slot]
+        return self._fetch()[name][self._slot]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._metrics.values)
+        return iter(self._fetch())
 
     def __len__(self) -> int:
-        return len(self._metrics.values)
+        return len(self._fetch())

@@ -5,6 +5,7 @@ early stopping to checkpoints, works as in a single run.
 """
 
 import contextlib
+import dataclasses
 import functools
 import traceback
 import types
@@ -55,7 +56,7 @@ def run_together(
     """
     within = within or (lambda number: contextlib.nullcontext())
     requested, ended = requested or (lambda number, request: None), ended or (lambda number, outcome: None)
-    queue = _Queue(trainings, slots, shared, within, requested, ended)
+    queue = _Queue(iter(trainings), slots, shared, within, requested, ended)
     try:
         queue.run()
     finally:
@@ -63,31 +64,30 @@ def run_together(
     return [queue.outcomes[number] for number in range(len(queue.begun))]
 
 
+@dataclasses.dataclass
 class _Queue(Generic[T]):
     """The trainings of :func:`run_together`, by number.
 
     Attributes:
+      waiting, slots, shared, within, requested, ended: The arguments of :func:`run_together`.
       begun: The trainings that have begun.
       active: The step that each active training waits for.
+      stacks: The stacks with the active runs' states.
       outcomes: The outcomes of the trainings that have ended.
+      preempted: The error of a training that was stopped by SIGTERM.
     """
 
-    def __init__(
-        self,
-        trainings: Iterable[Training[T]],
-        slots: int,
-        shared: Shared,
-        within: Callable[[int], contextlib.AbstractContextManager[Any]],
-        requested: Callable[[int, StepRequest], None],
-        ended: Callable[[int, T | Exception], None],
-    ) -> None:
-        self.slots, self.shared = slots, shared
-        self.waiting, self.begun = iter(trainings), list[Training[T]]()
-        self.within, self.requested, self.ended = within, requested, ended
-        self.active: dict[int, StepRequest] = {}
-        self.stacks: dict[Hashable, Stack] = {}
-        self.outcomes: dict[int, T | Exception] = {}
-        self.preempted: PreemptionError | None = None
+    waiting: Iterator[Training[T]]
+    slots: int
+    shared: Shared
+    within: Callable[[int], contextlib.AbstractContextManager[Any]]
+    requested: Callable[[int, StepRequest], None]
+    ended: Callable[[int, T | Exception], None]
+    begun: list[Training[T]] = dataclasses.field(default_factory=list)
+    active: dict[int, StepRequest] = dataclasses.field(default_factory=dict)
+    stacks: dict[Hashable, Stack] = dataclasses.field(default_factory=dict)
+    outcomes: dict[int, T | Exception] = dataclasses.field(default_factory=dict)
+    preempted: PreemptionError | None = None
 
     def run(self) -> None:
         while True:

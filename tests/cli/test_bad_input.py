@@ -21,7 +21,6 @@ from afjax.cli.main import main
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.model.setup import new_adapter
-from afjax.train import checkpoints
 from afjax.train.logs import RunLog
 from afjax.trunk.pretrained import load_trunk
 
@@ -461,7 +460,7 @@ def test_full_disk_while_writing_a_checkpoint(
     capsys.readouterr()
     usages = iter([10**9, 1_000])  # The free bytes suffice for the first checkpoint, but not for the second.
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(usages)))
+        patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=next(usages)))
         assert main(words) == 2
     folder = tmp_path / "run" / "target" / "checkpoints"
     sentence = last_sentence(capsys)

@@ -533,7 +533,7 @@ def test_returned_errors_keep_no_arrays_in_memory(
 
     [not_finite] = train_many(tiny_trunk, [planned(0, learning_rate=1e30)], slots=slots)
     with monkeypatch.context() as patched:
-        patched.setattr(stack, "_Metrics", fails)
+        patched.setattr(stack, "_SlotMetrics", fails)
         patched.setattr(single_run, "run_step", fails)
         [broken_step] = train_many(tiny_trunk, [planned(1)], slots=slots)
     monkeypatch.setattr(together, "_step_together", fails)
