@@ -148,12 +148,7 @@ def adapter_output(
 
 
 def slot(
-    params: Tree,
-    config: AdapterConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: AdapterConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries hidden"]:
     """Runs a slot that holds a bottleneck.
 

@@ -37,13 +37,7 @@ class InSlot(Protocol):
     """Runs an adapter in the slot after a sub-layer, in one layer."""
 
     def __call__(
-        self,
-        params: Tree,
-        config: Any,
-        sublayer: Sublayer,
-        *,
-        dropout_rate: float = 0.0,
-        key: PRNGKeyArray | None = None,
+        self, params: Tree, config: Any, sublayer: Sublayer, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch queries size"]:
         """Returns the next hidden state, the adapter's output or its inner activations.
 
@@ -53,7 +47,6 @@ class InSlot(Protocol):
           params: One layer's parameters, including the leaves that all layers share.
           config: The architecture.
           sublayer: The slot's inputs.
-          dropout_rate: The trunk's attention dropout rate, the default for modules with attention.
           key: The dropout key, or None for no dropout.
         """
         ...

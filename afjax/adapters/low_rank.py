@@ -28,12 +28,7 @@ def init(key: PRNGKeyArray, config: LowRankConfig, trunk: TrunkConfig, depth: in
 
 
 def units(
-    params: Tree,
-    config: LowRankConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: LowRankConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Computes ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])

@@ -103,19 +103,19 @@ def pal(
 
 
 def units(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
+    params: Tree, config: PalConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Applies the attention to ``VE x``; see :class:`afjax.adapters.kind.InSlot`."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
-    rate = dropout_rate if config.dropout is None else config.dropout
+    rate = sublayer.attention_dropout if config.dropout is None else config.dropout
     return _attention(params, config, x, sublayer.mask, num_queries=num_queries, dropout_rate=rate, key=key)
 
 
 def output(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
+    params: Tree, config: PalConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries hidden"]:
     """Computes the module's output ``TS(x)``; see :class:`afjax.adapters.kind.InSlot`."""
-    return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
+    return _decode(params, config, units(params, config, sublayer, key))
 
 
 def _attention(

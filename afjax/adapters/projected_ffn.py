@@ -39,12 +39,7 @@ def init(key: PRNGKeyArray, config: ProjectedFfnConfig, trunk: TrunkConfig, dept
 
 
 def units(
-    params: Tree,
-    config: ProjectedFfnConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: ProjectedFfnConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Computes ``W2 g(W1 VE x + b1) + b2``; see :class:`afjax.adapters.kind.InSlot`."""
     x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]

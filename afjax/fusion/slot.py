@@ -27,7 +27,6 @@ def fused_slot(
     config: FusionConfig,
     sublayer: Sublayer,
     *,
-    dropout_rate: float,
     key: PRNGKeyArray | None,
     drawn: Bool[Array, "num_adapters"] | None = None,
 ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"]]:
@@ -39,14 +38,13 @@ def fused_slot(
       configs: The adapters' architectures, in order.
       config: The fusion's architecture.
       sublayer: The slot's inputs.
-      dropout_rate: The trunk's attention dropout rate, the default for the scores and for modules with attention.
       key: The dropout key, or None for no dropout.
       drawn: bool ``[N]``, the adapters to fuse in this step, or None for all.
 
     Returns:
       The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.
     """
-    rate = dropout_rate if config.dropout is None else config.dropout
+    rate = sublayer.attention_dropout if config.dropout is None else config.dropout
     first = configs[0]
     if isinstance(first, AdapterConfig):
         bottlenecks = [member for member in configs if isinstance(member, AdapterConfig)]
@@ -71,7 +69,7 @@ def fused_slot(
         for tree, member, member_key in members:
             units = slot_kind(member).units
             assert units is not None, "modules whose output is linear have units"
-            parts.append(units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
+            parts.append(units(tree, member, sublayer, member_key))
         sizes = tuple(part.shape[-1] for part in parts)
         inner = jnp.concatenate(parts, -1)
         output, attention = _mix(params, z, inner, sizes, scores)
@@ -80,7 +78,7 @@ def fused_slot(
         for tree, member, member_key in members:
             added = slot_kind(member).output
             assert added is not None, "modules that act on an entire layer have outputs"
-            outputs.append(added(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
+            outputs.append(added(tree, member, sublayer, member_key))
         output, attention = fuse_outputs(params["fusion"], jnp.stack(outputs, -2), z, options=scores)
     return add_output(first, output, sublayer), attention
 

@@ -237,7 +237,14 @@ class AttentionBlock(nn.Module):
         if config.encoder_family.attention_output_dropout:
             output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
-        sublayer = Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask)
+        sublayer = Sublayer(
+            output=output,
+            residual=queries,
+            norm=norm,
+            layer_input=x,
+            mask=mask,
+            attention_dropout=config.attention_dropout,
+        )
         return slots.sublayer("attention")(sublayer)
 
     def _project(
@@ -277,7 +284,14 @@ class FeedForwardBlock(nn.Module):
         output = Dense(x.shape[-1], config.init_scale, name="output")(inner, slots.dense_layer("ffn/output").apply)
         output = dropout(key, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
-        sublayer = Sublayer(output=output, residual=x, norm=norm, layer_input=layer_input, mask=mask)
+        sublayer = Sublayer(
+            output=output,
+            residual=x,
+            norm=norm,
+            layer_input=layer_input,
+            mask=mask,
+            attention_dropout=config.attention_dropout,
+        )
         return slots.sublayer("ffn")(sublayer)
 
 

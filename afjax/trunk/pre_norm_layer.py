@@ -146,7 +146,14 @@ class RotaryAttentionBlock(nn.Module):
             context = attend_tokens(query, keys, dense_layer("value", inputs), config.num_heads, attend)
         # As in Hugging Face's code, the output has the same dropout rate as the attention weights.
         output = dropout(dropout_keys.attention, dense_layer("output", context), config.attention_dropout)
-        sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_identity, layer_input=x, mask=mask)
+        sublayer = Sublayer(
+            output=output,
+            residual=x[:, :num_queries],
+            norm=_identity,
+            layer_input=x,
+            mask=mask,
+            attention_dropout=config.attention_dropout,
+        )
         return slots.sublayer("attention")(sublayer)
 
 
@@ -172,7 +179,14 @@ class GatedFeedForwardBlock(nn.Module):
         products = dropout(key, gated(inner, config.activation), config.hidden_dropout)
         output_layer = Dense(config.hidden_size, config.init_scale, config.ffn_bias, name="output")
         output = output_layer(products, slots.dense_layer("ffn/output").apply)
-        sublayer = Sublayer(output=output, residual=x, norm=_identity, layer_input=layer_input, mask=mask)
+        sublayer = Sublayer(
+            output=output,
+            residual=x,
+            norm=_identity,
+            layer_input=layer_input,
+            mask=mask,
+            attention_dropout=config.attention_dropout,
+        )
         return slots.sublayer("ffn")(sublayer)
 
 
