@@ -29,9 +29,9 @@ from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, map_with_path, named_key
+from afjax.trunk.any_layer import EncoderLayer, SharedInputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.encoder_layer import EncoderLayer
 from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
@@ -250,7 +250,7 @@ def test_layer_on_top_is_a_trunk_layer() -> None:
     params = draw(init_adapter(KEY, TopLayerConfig(), TRUNK))
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
     layer: Any = EncoderLayer(TRUNK)
-    expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, jnp.asarray(MASK))
+    expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, SharedInputs(jnp.asarray(MASK)))
     ours = top_kind(TopLayerConfig()).top(params["top"], TopLayerConfig(), TRUNK, hidden, jnp.asarray(MASK), key=None)
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 
