@@ -22,7 +22,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.checks import check_equal, check_same_trunk
-from afjax.adapters.kind import MacCounter, SlotKind, Widening
+from afjax.adapters.kind import SlotKind, Widening, chain_counter
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
@@ -167,20 +167,6 @@ def slot(
     return adapter_output(config, output, residual, norm)
 
 
-def count_units(
-    counter: MacCounter,
-    config: AdapterConfig,
-    hidden_size: int,
-    n: int,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
-) -> bool:
-    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
-    return counter.dense(n, hidden_size, config.bottleneck_size(hidden_size), trained=trained, live=live)
-
-
 def weighted_sum(
     configs: Sequence[AdapterConfig], trees: Sequence[Tree], weights: Sequence[float]
 ) -> tuple[AdapterConfig, Tree]:
@@ -253,7 +239,7 @@ KIND = SlotKind(
     family="bottleneck",
     layout=("position", "pretrained_layer_norm", "residual_from"),
     size=_size,
-    count_units=count_units,
+    count_units=chain_counter(lambda config, hidden_size: (hidden_size, config.bottleneck_size(hidden_size))),
     weighted_sum=weighted_sum,
     widening=Widening(size=_size, config=_wide_config, tree=_wide_tree),
 )

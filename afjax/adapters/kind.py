@@ -4,6 +4,7 @@ Each module in this package that has a ``KIND`` defines one kind.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, Self
 
@@ -147,6 +148,24 @@ class CountUnits(Protocol):
         With ``first_token``, the ``n`` tokens are the first tokens of the rows.
         """
         ...
+
+
+def chain_counter(sizes: Callable[[Any, int], Sequence[int]]) -> CountUnits:
+    """Builds the function that counts a chain of dense layers.
+
+    Args:
+      sizes: Computes the sizes of all values in the chain, from the input to the inner activations. Its arguments are
+        the adapter's config and the hidden size.
+    """
+
+    def count_units(
+        counter: MacCounter, config: Any, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
+    ) -> bool:
+        for inputs, outputs in itertools.pairwise(sizes(config, hidden_size)):
+            live = counter.dense(n, inputs, outputs, trained=trained, live=live)
+        return live
+
+    return count_units
 
 
 class CountTop(Protocol):

@@ -7,7 +7,7 @@ They are not shared between layers.
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.kind import SlotKind, chain_counter, normal_dense
 from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import LowRankConfig
 from afjax.nn.layers import ACTIVATIONS, dense
@@ -35,20 +35,6 @@ def units(
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
 
 
-def count_units(
-    counter: MacCounter,
-    config: LowRankConfig,
-    hidden_size: int,
-    n: int,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
-) -> bool:
-    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
-    return counter.dense(n, hidden_size, config.size, trained=trained, live=live)
-
-
 KIND = SlotKind(
     config=LowRankConfig,
     init=init,
@@ -58,5 +44,5 @@ KIND = SlotKind(
     units=units,
     output=decoded(units),
     size=lambda config, hidden_size: config.size,
-    count_units=count_units,
+    count_units=chain_counter(lambda config, hidden_size: (hidden_size, config.size)),
 )

@@ -9,7 +9,7 @@ The module computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``. In addition to the
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.kind import SlotKind, chain_counter, normal_dense
 from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import ProjectedFfnConfig
 from afjax.nn.layers import ACTIVATIONS, dense
@@ -47,22 +47,6 @@ def units(
     return dense(params["output"], inner)
 
 
-def count_units(
-    counter: MacCounter,
-    config: ProjectedFfnConfig,
-    hidden_size: int,
-    n: int,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
-) -> bool:
-    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
-    live = counter.dense(n, hidden_size, config.size, trained=trained, live=live)
-    live = counter.dense(n, config.size, config.intermediate_size, trained=trained, live=live)
-    return counter.dense(n, config.intermediate_size, config.size, trained=trained, live=live)
-
-
 KIND = SlotKind(
     config=ProjectedFfnConfig,
     init=init,
@@ -72,5 +56,7 @@ KIND = SlotKind(
     units=units,
     output=decoded(units),
     size=lambda config, hidden_size: config.size,
-    count_units=count_units,
+    count_units=chain_counter(
+        lambda config, hidden_size: (hidden_size, config.size, config.intermediate_size, config.size)
+    ),
 )
