@@ -5,7 +5,7 @@ Each module in this package that has a ``KIND`` defines one kind.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
 import jax
@@ -14,7 +14,7 @@ from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
-from afjax.trees import AnyArray, Tree
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -414,3 +414,27 @@ def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tre
     """
     kernel = scale * jax.random.normal(key, shape)
     return {"kernel": kernel, "bias": jnp.zeros((*shape[:-2], shape[-1]))}
+
+
+def normal_layers(key: PRNGKeyArray, scale: float, shapes: Mapping[str, tuple[int, ...]]) -> Tree:
+    """Initializes several dense layers with :func:`normal_dense`. Each layer's key depends on its name.
+
+    Args:
+      key: The module's key.
+      scale: The kernels' standard deviation.
+      shapes: ``{name: shape of the kernel}``.
+    """
+    return {name: normal_dense(named_key(key, name), scale, shape) for name, shape in shapes.items()}
+
+
+def init_projections(key: PRNGKeyArray, config: Any, hidden_size: int, *depth: int) -> Tree:
+    """Initializes a module's projections ``encode`` and ``decode``.
+
+    Args:
+      key: The module's key.
+      config: The architecture. Its fields ``size`` and ``init_scale`` are used.
+      hidden_size: The trunk's hidden size.
+      *depth: The number of layers, if the projections are stacked over layers.
+    """
+    shapes = {"encode": (*depth, hidden_size, config.size), "decode": (*depth, config.size, hidden_size)}
+    return normal_layers(key, config.init_scale, shapes)

@@ -7,24 +7,18 @@ They are not shared between layers.
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import SlotKind, chain_counter, normal_dense
+from afjax.adapters.kind import SlotKind, chain_counter, init_projections
 from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import LowRankConfig
 from afjax.nn.layers import ACTIVATIONS, dense
-from afjax.trees import Tree, named_key
+from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
-    shapes = {"encode": (trunk.hidden_size, config.size), "decode": (config.size, trunk.hidden_size)}
-    return {
-        "ffn": {
-            name: normal_dense(named_key(key, name), config.init_scale, (depth, *shape))
-            for name, shape in shapes.items()
-        }
-    }
+    return {"ffn": init_projections(key, config, trunk.hidden_size, depth)}
 
 
 def units(

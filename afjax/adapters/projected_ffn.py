@@ -9,30 +9,24 @@ The module computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``. In addition to the
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import SlotKind, chain_counter, normal_dense
+from afjax.adapters.kind import SlotKind, chain_counter, init_projections, normal_layers
 from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import ProjectedFfnConfig
 from afjax.nn.layers import ACTIVATIONS, dense
-from afjax.trees import Tree, named_key
+from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
-
-    def linear(name: str, *shape: int) -> Tree:
-        return normal_dense(named_key(key, name), config.init_scale, shape)
-
     layers = () if config.shared_projections else (depth,)
-    projections = {
-        "encode": linear("encode", *layers, trunk.hidden_size, config.size),
-        "decode": linear("decode", *layers, config.size, trunk.hidden_size),
+    projections = init_projections(key, config, trunk.hidden_size, *layers)
+    shapes = {
+        "intermediate": (depth, config.size, config.intermediate_size),
+        "output": (depth, config.intermediate_size, config.size),
     }
-    network = {
-        "intermediate": linear("intermediate", depth, config.size, config.intermediate_size),
-        "output": linear("output", depth, config.intermediate_size, config.size),
-    }
+    network = normal_layers(key, config.init_scale, shapes)
     if config.shared_projections:
         return {"shared": projections, "ffn": network}
     return {"ffn": {**network, **projections}}
