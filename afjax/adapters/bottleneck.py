@@ -198,22 +198,10 @@ def weighted_sum(
     return dataclasses.replace(configs[0], size=size, scaling=1.0), total
 
 
-def _size(config: AdapterConfig, hidden_size: int) -> int:
-    return config.bottleneck_size(hidden_size)
-
-
 def _wide_config(config: AdapterConfig, size: int) -> AdapterConfig:
-    return AdapterConfig(
-        position=config.position,
-        pretrained_layer_norm=config.pretrained_layer_norm,
-        new_layer_norm=config.new_layer_norm,
-        residual_from=config.residual_from,
-        residual_before_new_layer_norm=config.residual_before_new_layer_norm,
-        activation=config.activation,
-        layer_norms=config.layer_norms,
-        layers=config.layers,
-        size=size,
-    )
+    default = AdapterConfig()
+    reset = {field: getattr(default, field) for field in ("reduction_factor", "init", "init_scale", "scaling")}
+    return dataclasses.replace(config, size=size, **reset)
 
 
 def _wide_tree(config: AdapterConfig, tree: Tree, size: int) -> Tree:
@@ -238,8 +226,8 @@ KIND = SlotKind(
     slot=slot,
     family="bottleneck",
     layout=("position", "pretrained_layer_norm", "residual_from"),
-    size=_size,
+    size=AdapterConfig.bottleneck_size,
     count_units=chain_counter(lambda config, hidden_size: (hidden_size, config.bottleneck_size(hidden_size))),
     weighted_sum=weighted_sum,
-    widening=Widening(size=_size, config=_wide_config, tree=_wide_tree),
+    widening=Widening(size=AdapterConfig.bottleneck_size, config=_wide_config, tree=_wide_tree),
 )

@@ -201,6 +201,10 @@ class WeightedSum(Protocol):
         ...
 
 
+# Computes the number of inner activations per token from an adapter's config and the trunk's hidden size.
+Size = Callable[[Any, int], int]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Widening:
     """Widens an adapter: adds inner activations without changing its outputs.
@@ -215,7 +219,7 @@ class Widening:
         added parameters are zero.
     """
 
-    size: "Size"
+    size: Size
     config: Callable[[Any, int], Any]
     tree: Callable[[Any, Tree, int], Tree]
 
@@ -251,7 +255,7 @@ class SlotKind:
     layout: tuple[str, ...] = ()
     units: InSlot | None = None
     output: InSlot | None = None
-    size: "Size"
+    size: Size
     count_units: CountUnits
     weighted_sum: WeightedSum | None = None
     widening: Widening | None = None
@@ -278,14 +282,6 @@ class TopKind:
     count: CountTop
     weighted_sum: None = None
     widening: None = None
-
-
-class Size(Protocol):
-    """Computes the number of inner activations per token."""
-
-    def __call__(self, config: Any, hidden_size: int) -> int:
-        """Returns the number, given the adapter's config and the trunk's hidden size."""
-        ...
 
 
 class InDense(Protocol):
