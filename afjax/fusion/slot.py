@@ -56,30 +56,19 @@ def fused_slot(
         return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
     scores_key, *keys = split_key(key, 1 + len(configs))
     scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=scores_key, drawn=drawn)
-    members = [
-        (params["members"][str(number)], member, member_key)
-        for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
-        if isinstance(member, BesideLayers)
-    ]
     assert isinstance(first, BesideLayers), "check_fusible rejects modules on top"
-    assert len(members) == len(configs), "check_fusible rejects mixed kinds"
-    z = plain_output(sublayer)
-    if is_factored(configs):
-        parts = []
-        for tree, member, member_key in members:
-            units = slot_kind(member).units
-            assert units is not None, "modules whose output is linear have units"
-            parts.append(units(tree, member, sublayer, member_key))
+    z, factored, parts = plain_output(sublayer), is_factored(configs), []
+    for number, (member, member_key) in enumerate(zip(configs, keys, strict=True)):
+        assert isinstance(member, BesideLayers), "check_fusible rejects mixed kinds"
+        kind = slot_kind(member)
+        compute = kind.units if factored else kind.output
+        assert compute is not None, "modules have outputs, and units if their output is linear"
+        parts.append(compute(params["members"][str(number)], member, sublayer, member_key))
+    if factored:
         sizes = tuple(part.shape[-1] for part in parts)
-        inner = jnp.concatenate(parts, -1)
-        output, attention = _mix(params, z, inner, sizes, scores)
+        output, attention = _mix(params, z, jnp.concatenate(parts, -1), sizes, scores)
     else:
-        outputs = []
-        for tree, member, member_key in members:
-            added = slot_kind(member).output
-            assert added is not None, "modules that act on an entire layer have outputs"
-            outputs.append(added(tree, member, sublayer, member_key))
-        output, attention = fuse_outputs(params["fusion"], jnp.stack(outputs, -2), z, options=scores)
+        output, attention = fuse_outputs(params["fusion"], jnp.stack(parts, -2), z, options=scores)
     return add_output(first, output, sublayer), attention
 
 
