@@ -39,7 +39,7 @@ def _entry(distances: Int[AnyArray, "distances"]) -> Int[Array, "distances"]:
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="mpnet",
-    config_names={ours: name for ours, name in bert.FAMILY.config_names.items() if ours != "type_vocab_size"},
+    config_names=bert.CONFIG_NAMES,
     required={"relative_attention_num_buckets": 2 * len(_DISTANCES)},
     weight_names=WeightNames(
         prefix="mpnet",
@@ -56,9 +56,7 @@ FAMILY = dataclasses.replace(
             **dense_weights("attention.attn.v", "attention/value"),
             **dense_weights("attention.attn.o", "attention/output"),
             **norm_weights("attention.LayerNorm", "attention/norm"),
-            **dense_weights("intermediate.dense", "ffn/intermediate"),
-            **dense_weights("output.dense", "ffn/output"),
-            **norm_weights("output.LayerNorm", "ffn/norm"),
+            **bert.FFN_WEIGHTS,
         },
         pooler=dense_weights("pooler.dense", "pooler"),
     ),
