@@ -13,7 +13,7 @@ An adapter's tree has the leaves below. Leaves under a slot are stacked over the
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -116,35 +116,31 @@ def bottleneck(
 
 
 def adapter_input(
-    config: AdapterConfig,
-    sublayer: Float[Array, "batch queries hidden"],
-    residual: Float[Array, "batch queries hidden"],
-    norm: Callable[[Array], Array],
+    config: AdapterConfig, sublayer: Sublayer
 ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries hidden"]]:
     """Computes the input and the residual of a slot's adapters.
 
     Both have the shape ``[batch, queries, hidden_size]``.
     """
     if config.pretrained_layer_norm in ("before", "both"):
-        total = sublayer + residual
-        inputs = norm(total)
+        total = sublayer.output + sublayer.residual
+        inputs = sublayer.norm(total)
     else:
-        total = inputs = sublayer
-    return inputs, {"sublayer": sublayer, "sum": total, "input": inputs}[config.residual_from]
+        total = inputs = sublayer.output
+    return inputs, {"sublayer": sublayer.output, "sum": total, "input": inputs}[config.residual_from]
 
 
 def adapter_output(
-    config: AdapterConfig,
-    output: Float[Array, "batch queries hidden"],
-    residual: Float[Array, "batch queries hidden"],
-    norm: Callable[[Array], Array],
+    config: AdapterConfig, output: Float[Array, "batch queries hidden"], sublayer: Sublayer
 ) -> Float[Array, "batch queries hidden"]:
     """Computes the slot's output from the adapters' output.
 
     If ``config.pretrained_layer_norm`` is ``after`` or ``both``, adds the sub-layer's input and applies the trunk's
     LayerNorm.
     """
-    return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
+    if config.pretrained_layer_norm in ("after", "both"):
+        return sublayer.norm(output + sublayer.residual)
+    return output
 
 
 def slot(
@@ -154,8 +150,7 @@ def slot(
 
     Bottlenecks have no dropout. See :class:`afjax.adapters.kind.InSlot`.
     """
-    residual, norm = sublayer.residual, sublayer.norm
-    inputs, skip = adapter_input(config, sublayer.output, residual, norm)
+    inputs, skip = adapter_input(config, sublayer)
     output = bottleneck(params, inputs, config)
     if "norm_after" in params:
         if config.residual_before_new_layer_norm:
@@ -164,7 +159,7 @@ def slot(
             output = layer_norm(params["norm_after"], output, NEW_NORM_EPSILON) + skip
     else:
         output = output + skip
-    return adapter_output(config, output, residual, norm)
+    return adapter_output(config, output, sublayer)
 
 
 def weighted_sum(

@@ -48,12 +48,12 @@ def fused_slot(
     first = configs[0]
     if isinstance(first, AdapterConfig):
         bottlenecks = [member for member in configs if isinstance(member, AdapterConfig)]
-        z, skip = adapter_input(first, sublayer.output, sublayer.residual, sublayer.norm)
+        z, skip = adapter_input(first, sublayer)
         layout = bank_layout(bottlenecks, z.shape[-1])
         scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=key, drawn=drawn)
         inner = inner_activations(params["down"], z, layout)
         output, attention = _mix(params, z, inner, layout.sizes, scores)
-        return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
+        return adapter_output(first, output + skip, sublayer), attention
     scores_key, *keys = split_key(key, 1 + len(configs))
     scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=scores_key, drawn=drawn)
     assert isinstance(first, BesideLayers), "check_fusible rejects modules on top"
