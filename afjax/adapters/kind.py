@@ -8,12 +8,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
-import jax
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
+from afjax.nn.layers import normal_dense
 from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
@@ -398,18 +397,6 @@ def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
     if name == "output":
         return trunk.intermediate_size, trunk.hidden_size
     return trunk.hidden_size, trunk.hidden_size
-
-
-def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tree:
-    """Initializes a dense layer: kernel ~ N(0, scale²), bias 0.
-
-    Args:
-      key: The kernel's random key.
-      scale: The kernel's standard deviation.
-      shape: The kernel's shape ``[..., inputs, outputs]``.
-    """
-    kernel = scale * jax.random.normal(key, shape)
-    return {"kernel": kernel, "bias": jnp.zeros((*shape[:-2], shape[-1]))}
 
 
 def normal_layers(key: PRNGKeyArray, scale: float, shapes: Mapping[str, tuple[int, ...]]) -> Tree:

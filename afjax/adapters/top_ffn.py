@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, TopKind, init_projections, normal_dense
+from afjax.adapters.kind import MacCounter, TopKind, init_projections
 from afjax.config.adapters import TopFfnConfig
-from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
+from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, normal_dense, split_key
 from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.layers import unstack
