@@ -323,14 +323,11 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
                 contents: Any = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
                 num_filled += end - begin if filled else 0
                 if in_loop:
-                    yield _Segment(
-                        begin, end - begin, filled, True, _slice(layers, begin - first, end - first), contents
-                    )
+                    params: Any = _slice(layers, begin - first, end - first)
                 else:
-                    layer_contents = each_layer(contents) if filled else [{}] * (end - begin)
-                    yield _Segment(
-                        begin, end - begin, filled, False, layer_params[begin - first : end - first], layer_contents
-                    )
+                    params = layer_params[begin - first : end - first]
+                    contents = each_layer(contents) if filled else [{}] * (end - begin)
+                yield _Segment(begin, end - begin, filled, in_loop, params, contents)
             first += depth
 
 
