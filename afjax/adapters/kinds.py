@@ -107,18 +107,6 @@ def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree
     return kind_of(config).init(key, config, trunk, len(adapter_layers(config, trunk.num_layers)))
 
 
-def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
-    """Splits an adapter's tree into per-layer leaves and shared leaves.
-
-    The adapter's ``layer_norms`` are left out.
-
-    Returns:
-      ``{slot: leaves stacked over layers}`` and ``{slot: leaves shared by all layers}``.
-    """
-    stacked = {slot: tree[slot] for slot in config.slots}
-    return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
-
-
 def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> Tree:
     """Extracts one layer's parameters from an adapter or a fusion.
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from afjax.adapters.kinds import adapter_layers, dense_slots, reads_all_tokens, slot_contents, slot_kind, top_kind
+from afjax.adapters.kinds import adapter_layers, dense_slots, reads_all_tokens, slot_kind, top_kind
 from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, InDenseLayers, OnTop
 from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
@@ -416,7 +416,9 @@ class Model:
             return {}, {}
         if not self.fusion_name:
             (name, config), *_ = self.adapters
-            return slot_contents(params["adapters"][name], config)
+            tree = params["adapters"][name]
+            stacked = {slot: tree[slot] for slot in config.slots}
+            return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
         fusion = params["fusion"][self.fusion_name]
         if isinstance(fusion, FoldedFusion):
             return fusion["layers"], fusion["shared"]
