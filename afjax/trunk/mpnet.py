@@ -7,7 +7,7 @@ import dataclasses
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from afjax.trees import AnyArray
 from afjax.trunk import bert, roberta
@@ -19,16 +19,6 @@ _PAD_ID = 1
 # Each half has one entry per listed distance. A distance that is not listed uses the entry of the next smaller listed
 # distance. Above 8, the listed distances grow by the factor sqrt(2).
 _DISTANCES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
-
-
-def _first_position(pad_id: int) -> int:
-    return roberta.first_position(_PAD_ID)
-
-
-def _position_embeddings(
-    table: Float[AnyArray, "max_positions size"], tokens: Int[AnyArray, "batch length"], pad_id: int
-) -> Float[AnyArray, "batch length size"]:
-    return roberta.position_embeddings(table, tokens, _PAD_ID)
 
 
 def _entry(distances: Int[AnyArray, "distances"]) -> Int[Array, "distances"]:
@@ -61,7 +51,7 @@ FAMILY = dataclasses.replace(
         pooler=dense_weights("pooler.dense", "pooler"),
     ),
     default_pad_id=_PAD_ID,
-    first_position=_first_position,
-    position_embeddings=_position_embeddings,
+    first_position=lambda pad_id: roberta.first_position(_PAD_ID),
+    position_embeddings=lambda table, tokens, pad_id: roberta.position_embeddings(table, tokens, _PAD_ID),
     relative_bias=RelativeBias(num_entries=2 * len(_DISTANCES), entry=_entry),
 )
