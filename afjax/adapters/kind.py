@@ -400,7 +400,7 @@ def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
 
 
 def normal_layers(key: PRNGKeyArray, scale: float, shapes: Mapping[str, tuple[int, ...]]) -> Tree:
-    """Initializes several dense layers with :func:`normal_dense`. Each layer's key depends on its name.
+    """Initializes several dense layers, each with a key derived from its name.
 
     Args:
       key: The module's key.

@@ -1,4 +1,4 @@
-"""Linen modules of an encoder: embeddings, and the blocks of post-LayerNorm layers with slots."""
+"""Linen modules: embeddings, and the blocks of post-LayerNorm layers."""
 
 import functools
 from collections.abc import Callable
@@ -264,7 +264,10 @@ class AttentionBlock(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """Position-wise feed-forward network, followed by a slot."""
+    """Position-wise feed-forward network, followed by a slot.
+
+    The argument ``sublayer`` makes the slot's inputs from the block's output, residual and LayerNorm.
+    """
 
     config: TrunkConfig
 

@@ -1,4 +1,4 @@
-"""Linen modules of the blocks of encoder layers that normalize the inputs of their sub-layers.
+"""Linen modules: the blocks of layers that normalize their sub-layers' inputs.
 
 For an input ``x``, a layer computes::
 
@@ -164,7 +164,10 @@ class RotaryAttentionBlock(nn.Module):
 
 
 class GatedFeedForwardBlock(nn.Module):
-    """LayerNorm and gated feed-forward network, followed by a slot."""
+    """LayerNorm and gated feed-forward network, followed by a slot.
+
+    The argument ``sublayer`` makes the slot's inputs from the block's output, residual and LayerNorm.
+    """
 
     config: TrunkConfig
 
