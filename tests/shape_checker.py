@@ -25,6 +25,7 @@ MODULES = (
     "afjax.train.loss",
     "afjax.train.multitask_step",
     "afjax.train.step",
+    "afjax.trunk.any_layer",
     "afjax.trunk.bert",
     "afjax.trunk.embedding",
     "afjax.trunk.encoder",

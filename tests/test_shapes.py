@@ -133,7 +133,12 @@ def weighted_loss(labels: Any) -> Any:
         (lambda x: dense({"kernel": jnp.ones((8, 3))}, x), X[0, 0], jnp.ones((), jnp.float32), "x"),
         (gelu, X.astype(jnp.bfloat16), MASK, "x"),
         (weighted_loss, jnp.array([0, 2]), jnp.array([0, 1, 2]), "labels"),
-        (lambda x: Sublayer(output=x, residual=X, norm=gelu, layer_input=X, mask=MASK), X, X[:, :1], "residual"),
+        (
+            lambda x: Sublayer(output=x, residual=X, norm=gelu, layer_input=X, mask=MASK, attention_dropout=0.0),
+            X,
+            X[:, :1],
+            "residual",
+        ),
     ],
 )
 def test_wrong_shapes_and_dtypes_are_refused(function: Callable[[Any], Any], right: Any, wrong: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from afjax.adapters.kinds import kind_of
 from afjax.config.adapters import Adapter
 from afjax.errors import UserError
-from afjax.trees import Tree, flatten
+from afjax.trees import Tree, shape_difference
 
 # When parameters are averaged, the weights must sum to 1 within this tolerance.
 TOLERANCE = 1e-6
@@ -107,21 +107,14 @@ def _mean_parameters(configs: Sequence[Adapter], trees: Sequence[Tree], weights:
             f"Parameters can only be averaged if all adapters have the same architecture; these differ: "
             f"{', '.join(map(repr, dict.fromkeys(configs)))}."
         )
-    _check_same_shapes(trees)
+    for tree in trees[1:]:
+        if difference := shape_difference(tree, trees[0]):
+            raise UserError(
+                f"An adapter's shapes differ from the first adapter's: {difference}. Only average adapters that were "
+                "trained on the same trunk."
+            )
 
     def mean(*leaves: Any) -> Any:
         return sum(weight * leaf for weight, leaf in zip(weights, leaves, strict=True)).astype(leaves[0].dtype)
 
     return jax.tree.map(mean, *trees)
-
-
-def _check_same_shapes(trees: Sequence[Tree]) -> None:
-    """Raises UserError unless all trees have the same leaf paths and shapes."""
-    shapes = [{path: leaf.shape for path, leaf in flatten(tree).items()} for tree in trees]
-    for other in shapes[1:]:
-        for path in {**shapes[0], **other}:
-            if shapes[0].get(path) != other.get(path):
-                raise UserError(
-                    f"The shapes of the leaf {path} differ: {shapes[0].get(path, 'missing')} and "
-                    f"{other.get(path, 'missing')}. Only average adapters that were trained on the same trunk."
-                )

@@ -13,7 +13,7 @@ An adapter's tree has the leaves below. Leaves under a slot are stacked over the
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.checks import check_equal, check_same_trunk
-from afjax.adapters.kind import MacCounter, SlotKind, Widening
+from afjax.adapters.kind import SlotKind, Widening, chain_counter
 from afjax.config.adapters import AdapterConfig
 from afjax.errors import UserError
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense, layer_norm
@@ -116,51 +116,41 @@ def bottleneck(
 
 
 def adapter_input(
-    config: AdapterConfig,
-    sublayer: Float[Array, "batch queries hidden"],
-    residual: Float[Array, "batch queries hidden"],
-    norm: Callable[[Array], Array],
+    config: AdapterConfig, sublayer: Sublayer
 ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries hidden"]]:
     """Computes the input and the residual of a slot's adapters.
 
     Both have the shape ``[batch, queries, hidden_size]``.
     """
     if config.pretrained_layer_norm in ("before", "both"):
-        total = sublayer + residual
-        inputs = norm(total)
+        total = sublayer.output + sublayer.residual
+        inputs = sublayer.norm(total)
     else:
-        total = inputs = sublayer
-    return inputs, {"sublayer": sublayer, "sum": total, "input": inputs}[config.residual_from]
+        total = inputs = sublayer.output
+    return inputs, {"sublayer": sublayer.output, "sum": total, "input": inputs}[config.residual_from]
 
 
 def adapter_output(
-    config: AdapterConfig,
-    output: Float[Array, "batch queries hidden"],
-    residual: Float[Array, "batch queries hidden"],
-    norm: Callable[[Array], Array],
+    config: AdapterConfig, output: Float[Array, "batch queries hidden"], sublayer: Sublayer
 ) -> Float[Array, "batch queries hidden"]:
     """Computes the slot's output from the adapters' output.
 
     If ``config.pretrained_layer_norm`` is ``after`` or ``both``, adds the sub-layer's input and applies the trunk's
     LayerNorm.
     """
-    return norm(output + residual) if config.pretrained_layer_norm in ("after", "both") else output
+    if config.pretrained_layer_norm in ("after", "both"):
+        return sublayer.norm(output + sublayer.residual)
+    return output
 
 
 def slot(
-    params: Tree,
-    config: AdapterConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: AdapterConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries hidden"]:
     """Runs a slot that holds a bottleneck.
 
     Bottlenecks have no dropout. See :class:`afjax.adapters.kind.InSlot`.
     """
-    residual, norm = sublayer.residual, sublayer.norm
-    inputs, skip = adapter_input(config, sublayer.output, residual, norm)
+    inputs, skip = adapter_input(config, sublayer)
     output = bottleneck(params, inputs, config)
     if "norm_after" in params:
         if config.residual_before_new_layer_norm:
@@ -169,21 +159,7 @@ def slot(
             output = layer_norm(params["norm_after"], output, NEW_NORM_EPSILON) + skip
     else:
         output = output + skip
-    return adapter_output(config, output, residual, norm)
-
-
-def count_units(
-    counter: MacCounter,
-    config: AdapterConfig,
-    hidden_size: int,
-    n: int,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
-) -> bool:
-    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
-    return counter.dense(n, hidden_size, config.bottleneck_size(hidden_size), trained=trained, live=live)
+    return adapter_output(config, output, sublayer)
 
 
 def weighted_sum(
@@ -217,22 +193,10 @@ def weighted_sum(
     return dataclasses.replace(configs[0], size=size, scaling=1.0), total
 
 
-def _size(config: AdapterConfig, hidden_size: int) -> int:
-    return config.bottleneck_size(hidden_size)
-
-
 def _wide_config(config: AdapterConfig, size: int) -> AdapterConfig:
-    return AdapterConfig(
-        position=config.position,
-        pretrained_layer_norm=config.pretrained_layer_norm,
-        new_layer_norm=config.new_layer_norm,
-        residual_from=config.residual_from,
-        residual_before_new_layer_norm=config.residual_before_new_layer_norm,
-        activation=config.activation,
-        layer_norms=config.layer_norms,
-        layers=config.layers,
-        size=size,
-    )
+    default = AdapterConfig()
+    reset = {field: getattr(default, field) for field in ("reduction_factor", "init", "init_scale", "scaling")}
+    return dataclasses.replace(config, size=size, **reset)
 
 
 def _wide_tree(config: AdapterConfig, tree: Tree, size: int) -> Tree:
@@ -257,8 +221,8 @@ KIND = SlotKind(
     slot=slot,
     family="bottleneck",
     layout=("position", "pretrained_layer_norm", "residual_from"),
-    size=_size,
-    count_units=count_units,
+    size=AdapterConfig.bottleneck_size,
+    count_units=chain_counter(lambda config, hidden_size: (hidden_size, config.bottleneck_size(hidden_size))),
     weighted_sum=weighted_sum,
-    widening=Widening(size=_size, config=_wide_config, tree=_wide_tree),
+    widening=Widening(size=AdapterConfig.bottleneck_size, config=_wide_config, tree=_wide_tree),
 )

@@ -4,16 +4,16 @@ Each module in this package that has a ``KIND`` defines one kind.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, Self
 
-import jax
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.adapters import DenseLayer
-from afjax.trees import AnyArray, Tree
+from afjax.nn.layers import normal_dense
+from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
@@ -37,13 +37,7 @@ class InSlot(Protocol):
     """Runs an adapter in the slot after a sub-layer, in one layer."""
 
     def __call__(
-        self,
-        params: Tree,
-        config: Any,
-        sublayer: Sublayer,
-        *,
-        dropout_rate: float = 0.0,
-        key: PRNGKeyArray | None = None,
+        self, params: Tree, config: Any, sublayer: Sublayer, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch queries size"]:
         """Returns the next hidden state, the adapter's output or its inner activations.
 
@@ -53,7 +47,6 @@ class InSlot(Protocol):
           params: One layer's parameters, including the leaves that all layers share.
           config: The architecture.
           sublayer: The slot's inputs.
-          dropout_rate: The trunk's attention dropout rate, the default for modules with attention.
           key: The dropout key, or None for no dropout.
         """
         ...
@@ -156,6 +149,24 @@ class CountUnits(Protocol):
         ...
 
 
+def chain_counter(sizes: Callable[[Any, int], Sequence[int]]) -> CountUnits:
+    """Builds the function that counts a chain of dense layers.
+
+    Args:
+      sizes: Computes the sizes of all values in the chain, from the input to the inner activations. Its arguments are
+        the adapter's config and the hidden size.
+    """
+
+    def count_units(
+        counter: MacCounter, config: Any, hidden_size: int, n: int, *, trained: bool, live: bool, first_token: bool
+    ) -> bool:
+        for inputs, outputs in itertools.pairwise(sizes(config, hidden_size)):
+            live = counter.dense(n, inputs, outputs, trained=trained, live=live)
+        return live
+
+    return count_units
+
+
 class CountTop(Protocol):
     """Counts the multiply-adds of a module on top of the encoder."""
 
@@ -189,6 +200,10 @@ class WeightedSum(Protocol):
         ...
 
 
+# Computes the number of inner activations per token from an adapter's config and the trunk's hidden size.
+Size = Callable[[Any, int], int]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Widening:
     """Widens an adapter: adds inner activations without changing its outputs.
@@ -203,7 +218,7 @@ class Widening:
         added parameters are zero.
     """
 
-    size: "Size"
+    size: Size
     config: Callable[[Any, int], Any]
     tree: Callable[[Any, Tree, int], Tree]
 
@@ -239,7 +254,7 @@ class SlotKind:
     layout: tuple[str, ...] = ()
     units: InSlot | None = None
     output: InSlot | None = None
-    size: "Size"
+    size: Size
     count_units: CountUnits
     weighted_sum: WeightedSum | None = None
     widening: Widening | None = None
@@ -266,14 +281,6 @@ class TopKind:
     count: CountTop
     weighted_sum: None = None
     widening: None = None
-
-
-class Size(Protocol):
-    """Computes the number of inner activations per token."""
-
-    def __call__(self, config: Any, hidden_size: int) -> int:
-        """Returns the number, given the adapter's config and the trunk's hidden size."""
-        ...
 
 
 class InDense(Protocol):
@@ -392,13 +399,25 @@ def dense_shape(name: DenseLayer, trunk: TrunkConfig) -> tuple[int, int]:
     return trunk.hidden_size, trunk.hidden_size
 
 
-def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tree:
-    """Initializes a dense layer: kernel ~ N(0, scale²), bias 0.
+def normal_layers(key: PRNGKeyArray, scale: float, shapes: Mapping[str, tuple[int, ...]]) -> Tree:
+    """Initializes several dense layers, each with a key derived from its name.
 
     Args:
-      key: The kernel's random key.
-      scale: The kernel's standard deviation.
-      shape: The kernel's shape ``[..., inputs, outputs]``.
+      key: The module's key.
+      scale: The kernels' standard deviation.
+      shapes: ``{name: shape of the kernel}``.
     """
-    kernel = scale * jax.random.normal(key, shape)
-    return {"kernel": kernel, "bias": jnp.zeros((*shape[:-2], shape[-1]))}
+    return {name: normal_dense(named_key(key, name), scale, shape) for name, shape in shapes.items()}
+
+
+def init_projections(key: PRNGKeyArray, config: Any, hidden_size: int, *depth: int) -> Tree:
+    """Initializes a module's projections ``encode`` and ``decode``.
+
+    Args:
+      key: The module's key.
+      config: The architecture. Its fields ``size`` and ``init_scale`` are used.
+      hidden_size: The trunk's hidden size.
+      *depth: The number of layers, if the projections are stacked over layers.
+    """
+    shapes = {"encode": (*depth, hidden_size, config.size), "decode": (*depth, config.size, hidden_size)}
+    return normal_layers(key, config.init_scale, shapes)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from afjax.adapters import bottleneck, ia3, lhuc, lora, low_rank, pal, projected_ffn, top_attention, top_ffn, top_layer
 from afjax.adapters.kind import AdapterKind, DenseKind, SlotKind, TopKind
@@ -18,7 +18,7 @@ from afjax.config.adapters import DENSE_LAYERS, Adapter, AdapterConfig, BesideLa
 from afjax.errors import UserError
 from afjax.trees import Tree, merge, named_key
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.slots import DenseSlot, Sublayer
+from afjax.trunk.slots import DenseSlot
 
 KINDS: tuple[AdapterKind, ...] = (
     bottleneck.KIND,
@@ -107,18 +107,6 @@ def init_adapter(key: PRNGKeyArray, config: Adapter, trunk: TrunkConfig) -> Tree
     return kind_of(config).init(key, config, trunk, len(adapter_layers(config, trunk.num_layers)))
 
 
-def slot_contents(tree: Tree, config: Adapter) -> tuple[Tree, Tree]:
-    """Splits an adapter's tree into per-layer leaves and shared leaves.
-
-    The adapter's ``layer_norms`` are left out.
-
-    Returns:
-      ``{slot: leaves stacked over layers}`` and ``{slot: leaves shared by all layers}``.
-    """
-    stacked = {slot: tree[slot] for slot in config.slots}
-    return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
-
-
 def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> Tree:
     """Extracts one layer's parameters from an adapter or a fusion.
 
@@ -161,29 +149,6 @@ def layer_params(tree: Tree, config: Adapter, layer: int, slot: str = "ffn") -> 
         return leaf[position]
 
     return merge(jax.tree.map(select_layer, tree[slot]), tree.get("shared", {}))
-
-
-def adapter_slot(
-    params: Tree,
-    config: AdapterConfig | BesideLayers,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
-) -> Float[Array, "batch queries hidden"]:
-    """Runs a slot that holds one adapter.
-
-    Args:
-      params: The adapter's parameters for one layer and slot, including leaves shared by all layers.
-      config: The architecture.
-      sublayer: The slot's inputs.
-      dropout_rate: The trunk's attention dropout rate, the default for modules with attention.
-      key: The dropout key, or None for no dropout.
-
-    Returns:
-      The next hidden state ``[batch, queries, d]``.
-    """
-    return slot_kind(config).slot(params, config, sublayer, dropout_rate=dropout_rate, key=key)
 
 
 def dense_slots(params: Tree, config: InDenseLayers, *, key: PRNGKeyArray | None = None) -> dict[str, DenseSlot]:

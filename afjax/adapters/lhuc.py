@@ -30,7 +30,7 @@ def init(key: PRNGKeyArray, config: LhucConfig, trunk: TrunkConfig, depth: int) 
 
 
 def output(
-    params: Tree, config: LhucConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
+    params: Tree, config: LhucConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries hidden"]:
     """Computes ``z (2 sigmoid(scale) - 1)``, which is added to ``z``.
 

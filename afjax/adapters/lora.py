@@ -126,13 +126,9 @@ def weighted_sum(
     limit = max(min(part["down"]["kernel"].shape[-2], part["up"]["kernel"].shape[-1]) for part in parts)
     rank = sum(config.rank for config in configs)
     if rank > limit:
-        rank, total = (
-            limit,
-            {
-                block: {layer: _with_rank(part, limit) for layer, part in layers.items()}
-                for block, layers in total.items()
-            },
-        )
+        rank = limit
+        for layers in total.values():
+            layers.update({layer: _with_rank(part, limit) for layer, part in layers.items()})
     return dataclasses.replace(configs[0], rank=rank, alpha=float(rank)), total
 
 
@@ -151,15 +147,11 @@ def _wide_config(config: LoraConfig, size: int) -> LoraConfig:
 
 
 def _wide_tree(config: LoraConfig, tree: Tree, size: int) -> Tree:
-    wide: Tree = {}
-    for name in config.target_modules:
-        block, layer = DENSE_LAYERS[name]
-        part = tree[block][layer]
-        wide.setdefault(block, {})[layer] = {
-            "down": {"kernel": pad_axis(part["down"]["kernel"], -1, size)},
-            "up": {"kernel": config.scaling * pad_axis(part["up"]["kernel"], -2, size)},
-        }
-    return wide
+    def wide(part: Tree) -> Tree:
+        up = config.scaling * pad_axis(part["up"]["kernel"], -2, size)
+        return {"down": {"kernel": pad_axis(part["down"]["kernel"], -1, size)}, "up": {"kernel": up}}
+
+    return {block: {layer: wide(part) for layer, part in layers.items()} for block, layers in tree.items()}
 
 
 KIND = DenseKind(

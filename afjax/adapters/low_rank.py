@@ -7,51 +7,26 @@ They are not shared between layers.
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.kind import SlotKind, chain_counter, init_projections
 from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import LowRankConfig
 from afjax.nn.layers import ACTIVATIONS, dense
-from afjax.trees import Tree, named_key
+from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: LowRankConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
-    shapes = {"encode": (trunk.hidden_size, config.size), "decode": (config.size, trunk.hidden_size)}
-    return {
-        "ffn": {
-            name: normal_dense(named_key(key, name), config.init_scale, (depth, *shape))
-            for name, shape in shapes.items()
-        }
-    }
+    return {"ffn": init_projections(key, config, trunk.hidden_size, depth)}
 
 
 def units(
-    params: Tree,
-    config: LowRankConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: LowRankConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Computes ``g(VE x)``; see :class:`afjax.adapters.kind.InSlot`."""
     inner = dense(params["encode"], module_input(config, sublayer)[:, : sublayer.output.shape[1]])
     return inner if config.activation == "none" else ACTIVATIONS[config.activation](inner)
-
-
-def count_units(
-    counter: MacCounter,
-    config: LowRankConfig,
-    hidden_size: int,
-    n: int,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
-) -> bool:
-    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
-    return counter.dense(n, hidden_size, config.size, trained=trained, live=live)
 
 
 KIND = SlotKind(
@@ -63,5 +38,5 @@ KIND = SlotKind(
     units=units,
     output=decoded(units),
     size=lambda config, hidden_size: config.size,
-    count_units=count_units,
+    count_units=chain_counter(lambda config, hidden_size: (hidden_size, config.size)),
 )

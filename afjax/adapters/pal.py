@@ -11,33 +11,26 @@ import functools
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray, Shaped
 
-from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.kind import MacCounter, SlotKind, init_projections, normal_layers
 from afjax.adapters.placement import added, module_input
 from afjax.config.adapters import PalConfig
 from afjax.errors import UserError
 from afjax.nn.attention import attend_to_tokens, attend_tokens, first_token_attention
 from afjax.nn.layers import ACTIVATIONS, check_dense, dense
-from afjax.trees import AnyArray, Tree, named_key
+from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: PalConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
-    linear = functools.partial(_linear, key, config)
     layers = () if config.shared_projections else (depth,)
-    projections = {
-        "encode": linear("encode", (*layers, trunk.hidden_size, config.size)),
-        "decode": linear("decode", (*layers, config.size, trunk.hidden_size)),
-    }
-    attention = {name: linear(name, (depth, config.size, config.size)) for name in ("query", "key", "value")}
+    projections = init_projections(key, config, trunk.hidden_size, *layers)
+    shapes = dict.fromkeys(("query", "key", "value"), (depth, config.size, config.size))
+    attention = normal_layers(key, config.init_scale, shapes)
     if config.shared_projections:
         return {"shared": projections, "ffn": {"attention": attention}}
     return {"ffn": {"attention": attention, **projections}}
-
-
-def _linear(key: PRNGKeyArray, config: PalConfig, name: str, shape: tuple[int, ...]) -> Tree:
-    return normal_dense(named_key(key, name), config.init_scale, shape)
 
 
 def pal(
@@ -103,19 +96,19 @@ def pal(
 
 
 def units(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
+    params: Tree, config: PalConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Applies the attention to ``VE x``; see :class:`afjax.adapters.kind.InSlot`."""
     x, num_queries = module_input(config, sublayer), sublayer.output.shape[1]
-    rate = dropout_rate if config.dropout is None else config.dropout
+    rate = sublayer.attention_dropout if config.dropout is None else config.dropout
     return _attention(params, config, x, sublayer.mask, num_queries=num_queries, dropout_rate=rate, key=key)
 
 
 def output(
-    params: Tree, config: PalConfig, sublayer: Sublayer, *, dropout_rate: float = 0.0, key: PRNGKeyArray | None = None
+    params: Tree, config: PalConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries hidden"]:
     """Computes the module's output ``TS(x)``; see :class:`afjax.adapters.kind.InSlot`."""
-    return _decode(params, config, units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
+    return _decode(params, config, units(params, config, sublayer, key))
 
 
 def _attention(

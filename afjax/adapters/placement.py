@@ -55,14 +55,9 @@ def decoded(units: InSlot) -> InSlot:
     """Builds a module's ``output`` function, which applies VD to its units."""
 
     def output(
-        params: Tree,
-        config: BesideLayers,
-        sublayer: Sublayer,
-        *,
-        dropout_rate: float = 0.0,
-        key: PRNGKeyArray | None = None,
+        params: Tree, config: BesideLayers, sublayer: Sublayer, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch queries hidden"]:
-        return dense(params["decode"], units(params, config, sublayer, dropout_rate=dropout_rate, key=key))
+        return dense(params["decode"], units(params, config, sublayer, key))
 
     return output
 
@@ -74,13 +69,8 @@ def added(output: InSlot) -> InSlot:
     """
 
     def slot(
-        params: Tree,
-        config: BesideLayers,
-        sublayer: Sublayer,
-        *,
-        dropout_rate: float = 0.0,
-        key: PRNGKeyArray | None = None,
+        params: Tree, config: BesideLayers, sublayer: Sublayer, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch queries hidden"]:
-        return add_output(config, output(params, config, sublayer, dropout_rate=dropout_rate, key=key), sublayer)
+        return add_output(config, output(params, config, sublayer, key), sublayer)
 
     return slot

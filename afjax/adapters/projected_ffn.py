@@ -9,63 +9,36 @@ The module computes ``TS(x) = VD (W2 g(W1 VE x + b1) + b2)``. In addition to the
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, SlotKind, normal_dense
+from afjax.adapters.kind import SlotKind, chain_counter, init_projections, normal_layers
 from afjax.adapters.placement import added, decoded, module_input
 from afjax.config.adapters import ProjectedFfnConfig
 from afjax.nn.layers import ACTIVATIONS, dense
-from afjax.trees import Tree, named_key
+from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.slots import Sublayer
 
 
 def init(key: PRNGKeyArray, config: ProjectedFfnConfig, trunk: TrunkConfig, depth: int) -> Tree:
     """Initializes the parameters; see :class:`afjax.adapters.kind.Init`."""
-
-    def linear(name: str, *shape: int) -> Tree:
-        return normal_dense(named_key(key, name), config.init_scale, shape)
-
     layers = () if config.shared_projections else (depth,)
-    projections = {
-        "encode": linear("encode", *layers, trunk.hidden_size, config.size),
-        "decode": linear("decode", *layers, config.size, trunk.hidden_size),
+    projections = init_projections(key, config, trunk.hidden_size, *layers)
+    shapes = {
+        "intermediate": (depth, config.size, config.intermediate_size),
+        "output": (depth, config.intermediate_size, config.size),
     }
-    network = {
-        "intermediate": linear("intermediate", depth, config.size, config.intermediate_size),
-        "output": linear("output", depth, config.intermediate_size, config.size),
-    }
+    network = normal_layers(key, config.init_scale, shapes)
     if config.shared_projections:
         return {"shared": projections, "ffn": network}
     return {"ffn": {**network, **projections}}
 
 
 def units(
-    params: Tree,
-    config: ProjectedFfnConfig,
-    sublayer: Sublayer,
-    *,
-    dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    params: Tree, config: ProjectedFfnConfig, sublayer: Sublayer, key: PRNGKeyArray | None = None
 ) -> Float[Array, "batch queries units"]:
     """Computes ``W2 g(W1 VE x + b1) + b2``; see :class:`afjax.adapters.kind.InSlot`."""
     x = module_input(config, sublayer)[:, : sublayer.output.shape[1]]
     inner = ACTIVATIONS[config.activation](dense(params["intermediate"], dense(params["encode"], x)))
     return dense(params["output"], inner)
-
-
-def count_units(
-    counter: MacCounter,
-    config: ProjectedFfnConfig,
-    hidden_size: int,
-    n: int,
-    *,
-    trained: bool,
-    live: bool,
-    first_token: bool,
-) -> bool:
-    """Counts multiply-adds; see :class:`afjax.adapters.kind.CountUnits`."""
-    live = counter.dense(n, hidden_size, config.size, trained=trained, live=live)
-    live = counter.dense(n, config.size, config.intermediate_size, trained=trained, live=live)
-    return counter.dense(n, config.intermediate_size, config.size, trained=trained, live=live)
 
 
 KIND = SlotKind(
@@ -77,5 +50,7 @@ KIND = SlotKind(
     units=units,
     output=decoded(units),
     size=lambda config, hidden_size: config.size,
-    count_units=count_units,
+    count_units=chain_counter(
+        lambda config, hidden_size: (hidden_size, config.size, config.intermediate_size, config.size)
+    ),
 )

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, TopKind, normal_dense
+from afjax.adapters.kind import MacCounter, TopKind, init_projections
 from afjax.config.adapters import TopAttentionConfig
 from afjax.nn.layers import dense, split_key
 from afjax.trees import AnyArray, Tree, named_key
@@ -35,9 +35,7 @@ def init(key: PRNGKeyArray, config: TopAttentionConfig, trunk: TrunkConfig, dept
     x, mask = jnp.zeros((1, 2, config.size)), jnp.ones((1, 2), bool)
     keys = jax.random.split(named_key(key, "layers"), config.num_layers)
     layers: Tree = jax.vmap(lambda k: block.init(k, x, mask)["params"])(keys)
-    encode = normal_dense(named_key(key, "encode"), config.init_scale, (trunk.hidden_size, config.size))
-    decode = normal_dense(named_key(key, "decode"), config.init_scale, (config.size, trunk.hidden_size))
-    return {"top": {"encode": encode, "layers": {"attention": layers}, "decode": decode}}
+    return {"top": {"layers": {"attention": layers}, **init_projections(key, config, trunk.hidden_size)}}
 
 
 def top(

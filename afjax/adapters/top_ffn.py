@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from afjax.adapters.kind import MacCounter, TopKind, normal_dense
+from afjax.adapters.kind import MacCounter, TopKind, init_projections
 from afjax.config.adapters import TopFfnConfig
-from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, split_key
+from afjax.nn.layers import ACTIVATIONS, dense, dropout, layer_norm, normal_dense, split_key
 from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.layers import unstack
@@ -29,21 +29,16 @@ def init(key: PRNGKeyArray, config: TopFfnConfig, trunk: TrunkConfig, depth: int
 
     The LayerNorms start with scale 1 and bias 0.
     """
-
-    def linear(inputs: int, outputs: int, *names: str) -> Tree:
-        return normal_dense(named_key(key, *names), config.init_scale, (inputs, outputs))
-
     blocks = []
     for number in range(config.num_layers):
         block = {
-            str(index): linear(inputs, outputs, "layers", str(number), str(index))
-            for index, (inputs, outputs) in enumerate(itertools.pairwise(_sizes(config)))
+            str(index): normal_dense(named_key(key, "layers", str(number), str(index)), config.init_scale, shape)
+            for index, shape in enumerate(itertools.pairwise(_sizes(config)))
         }
         norm = {"scale": jnp.ones(config.size), "bias": jnp.zeros(config.size)}
         blocks.append({**block, "norm": norm})
     layers = {"ffn": jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)}
-    encode = linear(trunk.hidden_size, config.size, "encode")
-    return {"top": {"encode": encode, "layers": layers, "decode": linear(config.size, trunk.hidden_size, "decode")}}
+    return {"top": {"layers": layers, **init_projections(key, config, trunk.hidden_size)}}
 
 
 def top(

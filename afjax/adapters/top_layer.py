@@ -10,6 +10,7 @@ Reference: Stickland & Murray 2019, section 3.1.
 """
 
 import dataclasses
+from typing import Any
 
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
@@ -17,7 +18,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from afjax.adapters.kind import MacCounter, TopKind
 from afjax.config.adapters import TopLayerConfig
 from afjax.trees import AnyArray, Tree, named_key
-from afjax.trunk.any_layer import complete_form, init_layer, run_layer, top_layer_inputs
+from afjax.trunk.any_layer import EncoderLayer, init_layer, top_layer_inputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import layer_keys
 
@@ -42,15 +43,10 @@ def top(
     first_token_only: bool = True,
 ) -> Float[Array, "batch queries hidden"]:
     """Computes the module's output; see :class:`afjax.adapters.kind.OnEncoder`."""
-    return run_layer(
-        params["layer"],
-        trunk,
-        hidden,
-        top_layer_inputs(trunk, mask, hidden.dtype),
-        complete_form(trunk),
-        dropout_keys=layer_keys(key),
-        first_token_only=first_token_only,
-    )[0]
+    layer: Any = EncoderLayer(trunk)
+    shared, keys = top_layer_inputs(trunk, mask, hidden.dtype), layer_keys(key)
+    options = {"dropout_keys": keys, "first_token_only": first_token_only}
+    return layer.apply({"params": params["layer"]}, hidden, shared, **options)[0]
 
 
 def count(

@@ -63,7 +63,8 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
     bottlenecks = [config for config in configs if isinstance(config, AdapterConfig)]
     if bottlenecks:
         assert len(bottlenecks) == len(configs), "check_fusible rejects mixed kinds"
-        return _bottleneck_bank(adapters, bottlenecks), {}
+        slots = bottlenecks[0].slots
+        return {slot: slot_bank([adapter[slot] for adapter in adapters], bottlenecks) for slot in slots}, {}
     numbered = {str(number): tree for number, tree in enumerate(adapters)}
     stacked: Tree = {"members": {number: tree["ffn"] for number, tree in numbered.items()}}
     shared: Tree = {"members": {number: tree["shared"] for number, tree in numbered.items() if "shared" in tree}}
@@ -84,10 +85,6 @@ def make_bank(adapters: Sequence[Tree], configs: Sequence[Adapter]) -> tuple[Tre
         }
         (shared if all_shared else stacked)["up"] = up
     return {"ffn": stacked}, {"ffn": shared}
-
-
-def _bottleneck_bank(adapters: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:
-    return {slot: slot_bank([adapter[slot] for adapter in adapters], configs) for slot in configs[0].slots}
 
 
 def slot_bank(members: Sequence[Tree], configs: Sequence[AdapterConfig]) -> Tree:

@@ -40,7 +40,7 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.attention import ScoreOptions, attention_over_adapters, weigh
-from afjax.fusion.bank import BankLayout, bank_layout, inner_activations, slot_bank
+from afjax.fusion.bank import bank_layout, inner_activations, slot_bank
 from afjax.fusion.cost import folding_pays, joining_pays, num_tokens
 from afjax.fusion.folded import fold_layer, fuse_folded
 from afjax.fusion.per_adapter import sum_per_adapter
@@ -119,29 +119,6 @@ def fuse(
     layout = bank_layout(configs, z.shape[-1])
     bank = slot_bank(adapters, configs)
     options = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=key)
-    return fuse_bank(params, bank, z, layout=layout, options=options)
-
-
-def fuse_bank(
-    params: Tree,
-    bank: Tree,
-    z: Float[AnyArray, "*batch hidden"],
-    *,
-    layout: BankLayout,
-    options: ScoreOptions = ScoreOptions(),
-) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes :func:`fuse` from a bank, which is built once for all layers.
-
-    Args:
-      params: ``{"query", "key"[, "value"]}`` of the layer and slot.
-      bank: ``{"down", "up"}`` of the layer and slot, from :func:`make_bank`.
-      z: The adapters' input ``[..., d]``.
-      layout: The bank's layout, from :func:`bank_layout`.
-      options: Temperature, dropout and the adapters to fuse.
-
-    Returns:
-      The fused output ``[..., d]`` (before the residual), and the attention over adapters ``[..., N]``.
-    """
     inner = inner_activations(bank["down"], z, layout)  # [..., R]
     return fuse_units(params, bank["up"], z, inner, sizes=layout.sizes, options=options)
 
@@ -155,7 +132,7 @@ def fuse_units(
     sizes: tuple[int, ...],
     options: ScoreOptions = ScoreOptions(),
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch num_adapters"]]:
-    """Computes :func:`fuse_bank` from the adapters' inner activations.
+    """Computes :func:`fuse` from the adapters' inner activations.
 
     Args:
       params: ``{"query", "key"[, "value"]}`` of one layer and slot.

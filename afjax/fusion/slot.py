@@ -27,7 +27,6 @@ def fused_slot(
     config: FusionConfig,
     sublayer: Sublayer,
     *,
-    dropout_rate: float,
     key: PRNGKeyArray | None,
     drawn: Bool[Array, "num_adapters"] | None = None,
 ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"]]:
@@ -39,49 +38,37 @@ def fused_slot(
       configs: The adapters' architectures, in order.
       config: The fusion's architecture.
       sublayer: The slot's inputs.
-      dropout_rate: The trunk's attention dropout rate, the default for the scores and for modules with attention.
       key: The dropout key, or None for no dropout.
       drawn: bool ``[N]``, the adapters to fuse in this step, or None for all.
 
     Returns:
       The next hidden state ``[batch, queries, d]``, and the attention over adapters ``[batch, queries, N]``.
     """
-    rate = dropout_rate if config.dropout is None else config.dropout
+    rate = sublayer.attention_dropout if config.dropout is None else config.dropout
     first = configs[0]
     if isinstance(first, AdapterConfig):
         bottlenecks = [member for member in configs if isinstance(member, AdapterConfig)]
-        z, skip = adapter_input(first, sublayer.output, sublayer.residual, sublayer.norm)
+        z, skip = adapter_input(first, sublayer)
         layout = bank_layout(bottlenecks, z.shape[-1])
         scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=key, drawn=drawn)
         inner = inner_activations(params["down"], z, layout)
         output, attention = _mix(params, z, inner, layout.sizes, scores)
-        return adapter_output(first, output + skip, sublayer.residual, sublayer.norm), attention
+        return adapter_output(first, output + skip, sublayer), attention
     scores_key, *keys = split_key(key, 1 + len(configs))
     scores = ScoreOptions(temperature=config.temperature, dropout_rate=rate, key=scores_key, drawn=drawn)
-    members = [
-        (params["members"][str(number)], member, member_key)
-        for number, (member, member_key) in enumerate(zip(configs, keys, strict=True))
-        if isinstance(member, BesideLayers)
-    ]
     assert isinstance(first, BesideLayers), "check_fusible rejects modules on top"
-    assert len(members) == len(configs), "check_fusible rejects mixed kinds"
-    z = plain_output(sublayer)
-    if is_factored(configs):
-        parts = []
-        for tree, member, member_key in members:
-            units = slot_kind(member).units
-            assert units is not None, "modules whose output is linear have units"
-            parts.append(units(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
+    z, factored, parts = plain_output(sublayer), is_factored(configs), []
+    for number, (member, member_key) in enumerate(zip(configs, keys, strict=True)):
+        assert isinstance(member, BesideLayers), "check_fusible rejects mixed kinds"
+        kind = slot_kind(member)
+        compute = kind.units if factored else kind.output
+        assert compute is not None, "modules have outputs, and units if their output is linear"
+        parts.append(compute(params["members"][str(number)], member, sublayer, member_key))
+    if factored:
         sizes = tuple(part.shape[-1] for part in parts)
-        inner = jnp.concatenate(parts, -1)
-        output, attention = _mix(params, z, inner, sizes, scores)
+        output, attention = _mix(params, z, jnp.concatenate(parts, -1), sizes, scores)
     else:
-        outputs = []
-        for tree, member, member_key in members:
-            added = slot_kind(member).output
-            assert added is not None, "modules that act on an entire layer have outputs"
-            outputs.append(added(tree, member, sublayer, dropout_rate=dropout_rate, key=member_key))
-        output, attention = fuse_outputs(params["fusion"], jnp.stack(outputs, -2), z, options=scores)
+        output, attention = fuse_outputs(params["fusion"], jnp.stack(parts, -2), z, options=scores)
     return add_output(first, output, sublayer), attention
 
 

@@ -14,6 +14,7 @@ from afjax.adapters.kinds import adapter_layers, merge_adapter
 from afjax.config.adapters import Adapter, InDenseLayers
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
+from afjax.model import names as model_names
 from afjax.model.model import Model
 from afjax.model.setup import wrong_leaf
 from afjax.trees import Tree
@@ -148,16 +149,12 @@ def can_merge(model: Model) -> bool:
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
     """Renames the head and its fusion or adapter. Fused adapters keep their names."""
-    params = {**params, "heads": {name: params["heads"][model.head_name]}}
-    changes: dict[str, Any] = {"head_name": name}
-    if model.fusion_name:
-        params["fusion"] = {name: params["fusion"][model.fusion_name]}
-        changes["fusion_name"] = name
-    elif model.adapters:
-        ((adapter, config),) = model.adapters
-        params["adapters"] = {name: params["adapters"][adapter]}
-        changes["adapters"] = ((name, config),)
-    return dataclasses.replace(model, **changes), params
+    new_names = {
+        "adapters": {adapter: adapter if model.fusion_name else name for adapter, _ in model.adapters},
+        "fusion": {model.fusion_name: name} if model.fusion_name else {},
+        "heads": {model.head_name: name},
+    }
+    return model_names.with_names(model, new_names), model_names.renamed(params, new_names)
 
 
 def attention_axes(model: Model) -> tuple[dict[str, tuple[tuple[str, ...], ...]], tuple[int, ...]]:

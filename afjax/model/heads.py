@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
-from afjax.nn.layers import ACTIVATIONS, dense, dropout
+from afjax.nn.layers import ACTIVATIONS, dense, dropout, normal_dense
 from afjax.nn.pooling import apply_pooler, pool
 from afjax.tasks.kind import Reads
 from afjax.trees import AnyArray, Tree, named_key
@@ -48,12 +48,12 @@ def init_head(
     if output_bias is not None and output_bias.shape != (num_outputs,):
         raise UserError(f"output_bias has the shape {output_bias.shape}; it must be ({num_outputs},).")
     size = hidden_size(trunk)
-    kernel = init_scale * jax.random.normal(named_key(key, "output"), (size, num_outputs))
-    bias = jnp.zeros(num_outputs) if output_bias is None else jnp.asarray(output_bias, jnp.float32)
-    head: Tree = {"output": {"kernel": kernel, "bias": bias}}
+    head: Tree = {"output": normal_dense(named_key(key, "output"), init_scale, (size, num_outputs))}
+    if output_bias is not None:
+        head["output"]["bias"] = jnp.asarray(output_bias, jnp.float32)
     for layer in map(str, range(config.hidden_layers)):
-        kernel = init_scale * jax.random.normal(named_key(key, "hidden", layer), (size, size))
-        head.setdefault("hidden", {})[layer] = {"kernel": kernel, "bias": jnp.zeros(size)}
+        hidden = normal_dense(named_key(key, "hidden", layer), init_scale, (size, size))
+        head.setdefault("hidden", {})[layer] = hidden
     if reads == "tokens":
         return head
     check_pooler(config, trunk)
@@ -63,8 +63,7 @@ def init_head(
         # A step that donates the head must not delete the trunk's arrays.
         head["pooler"] = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32, copy=True), trunk["pooler"])
     else:
-        kernel = init_scale * jax.random.normal(named_key(key, "pooler"), (size, size))
-        head["pooler"] = {"kernel": kernel, "bias": jnp.zeros(size)}
+        head["pooler"] = normal_dense(named_key(key, "pooler"), init_scale, (size, size))
     return head
 
 

@@ -91,7 +91,11 @@ def load_task_model(
     if fusion and not adapters:
         raise UserError(f'The fusion "{fusion}" records no adapters, so it is damaged; train it again.')
     for name, (config, tree) in adapters.items():
-        check_adapter(name, config, tree, trunk)
+        if wrong := wrong_leaf(config, tree, trunk.config, trunk.params):
+            raise UserError(
+                f'The adapter "{name}" does not match the architecture in its manifest: {wrong}; restore the adapter '
+                "from a copy, or train it again."
+            )
     manifest = loaded_head.manifest
     task = from_dict(TaskConfig, manifest.task, f'the task of head "{head}"')
     _check_head(loaded_head, task)
@@ -205,12 +209,3 @@ def load_adapters(store_folder: str | Path, names: Sequence[str], trunk: Trunk) 
     """
     identity = trunk.identity()
     return {name: load_adapter(store_folder, name, trunk=identity) for name in names}
-
-
-def check_adapter(name: str, config: Adapter, tree: Tree, trunk: Trunk) -> None:
-    """Raises UserError unless an adapter's leaf paths and shapes match its config."""
-    if wrong := wrong_leaf(config, tree, trunk.config, trunk.params):
-        raise UserError(
-            f'The adapter "{name}" does not match the architecture in its manifest: {wrong}; restore the adapter from '
-            "a copy, or train it again."
-        )

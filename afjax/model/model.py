@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from afjax.adapters.kinds import adapter_layers, adapter_slot, dense_slots, reads_all_tokens, slot_contents, top_kind
+from afjax.adapters.kinds import adapter_layers, dense_slots, reads_all_tokens, slot_kind, top_kind
 from afjax.config.adapters import Adapter, AdapterConfig, BesideLayers, InDenseLayers, OnTop
 from afjax.config.from_dict import check_value
 from afjax.config.fusion import FusionConfig
@@ -416,7 +416,9 @@ class Model:
             return {}, {}
         if not self.fusion_name:
             (name, config), *_ = self.adapters
-            return slot_contents(params["adapters"][name], config)
+            tree = params["adapters"][name]
+            stacked = {slot: tree[slot] for slot in config.slots}
+            return stacked, {slot: tree["shared"] for slot in config.slots if "shared" in tree}
         fusion = params["fusion"][self.fusion_name]
         if isinstance(fusion, FoldedFusion):
             return fusion["layers"], fusion["shared"]
@@ -453,13 +455,11 @@ class Model:
     def _run_slot(
         self, params: Tree, key: Array | None, drawn: Array | None, sublayer: Sublayer
     ) -> tuple[Array, Array | None]:
-        rate = self.trunk.attention_dropout
         if self.fusion_name:
-            configs = self.fused_configs()
-            return fused_slot(params, configs, self.fusion, sublayer, dropout_rate=rate, key=key, drawn=drawn)
+            return fused_slot(params, self.fused_configs(), self.fusion, sublayer, key=key, drawn=drawn)
         config = self.adapters[0][1]
         assert isinstance(config, AdapterConfig | BesideLayers), "other kinds do not fill slots after sub-layers"
-        return adapter_slot(params, config, sublayer, dropout_rate=rate, key=key), None
+        return slot_kind(config).slot(params, config, sublayer, key), None
 
 
 def _choices_as_rows(batch: Mapping[str, AnyArray]) -> dict[str, AnyArray]:

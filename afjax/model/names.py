@@ -24,11 +24,16 @@ def common_names(model: Model) -> Names:
 
 def with_common_names(model: Model) -> Model:
     """Renames the model's parts to its :func:`common_names`."""
+    return with_names(model, common_names(model))
+
+
+def with_names(model: Model, names: Names) -> Model:
+    """Renames the adapters, the fusion and the head of a model."""
     return dataclasses.replace(
         model,
-        adapters=tuple((str(number), config) for number, (_, config) in enumerate(model.adapters)),
-        fusion_name="fusion" if model.fusion_name else "",
-        head_name="head",
+        adapters=tuple((names["adapters"][name], config) for name, config in model.adapters),
+        fusion_name=names["fusion"].get(model.fusion_name, ""),
+        head_name=names["heads"][model.head_name],
     )
 
 

@@ -111,13 +111,9 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
         raise UserError(f"top_k is {top_k}, but the trunk has {counted(depth, 'layer')}; choose 1 to {depth}.")
     other_params = {name: tree for name, tree in trunk.items() if name != "layers"}
     upper = jax.tree.map(lambda leaf: leaf[depth - top_k :], trunk["layers"])
-    if top_k == depth:
-        return {**other_params, "top_layers": upper}
-    return {
-        **other_params,
-        "layers": jax.tree.map(lambda leaf: leaf[: depth - top_k], trunk["layers"]),
-        "top_layers": upper,
-    }
+    if top_k < depth:
+        other_params["layers"] = jax.tree.map(lambda leaf: leaf[: depth - top_k], trunk["layers"])
+    return {**other_params, "top_layers": upper}
 
 
 def join_layers(trunk: Tree) -> Tree:

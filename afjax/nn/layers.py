@@ -122,6 +122,18 @@ def dense(params: Tree, x: Float[AnyArray, "*batch inputs"]) -> Float[Array, "*b
     return rows.reshape(*x.shape[:-1], rows.shape[-1])
 
 
+def normal_dense(key: PRNGKeyArray, scale: float, shape: tuple[int, ...]) -> Tree:
+    """Initializes a dense layer: kernel ~ N(0, scale²), bias 0.
+
+    Args:
+      key: The kernel's random key.
+      scale: The kernel's standard deviation.
+      shape: The kernel's shape ``[..., inputs, outputs]``.
+    """
+    kernel = scale * jax.random.normal(key, shape)
+    return {"kernel": kernel, "bias": jnp.zeros((*shape[:-2], shape[-1]))}
+
+
 def check_dense(params: Tree, name: str, inputs: int, outputs: int | None = None) -> None:
     """Raises UserError unless ``params[name]`` is one dense layer of the given sizes.
 

@@ -257,6 +257,7 @@ class _Step:
         """
         config = self.model.trunk
         forms = layer_forms(config)
+        assert forms is not None, "the family has local attention"
         assert config.window is not None, "the family has local attention"
         return config.window // 2 if forms.is_local[index] else None
 

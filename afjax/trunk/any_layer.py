@@ -1,17 +1,32 @@
 """Initializes and runs one encoder layer of any family."""
 
+import functools
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from afjax.trees import AnyArray, Tree
-from afjax.trunk import pre_norm_layer
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import NO_DROPOUT, EncoderLayer, LayerKeys, attention_bias, relative_embeddings
-from afjax.trunk.pre_norm_layer import COMPLETE, LayerForm, Positions, PreNormLayer
-from afjax.trunk.slots import EMPTY_LAYER, LayerSlots
+from afjax.trunk.encoder_layer import (
+    NO_DROPOUT,
+    AttentionBlock,
+    FeedForwardBlock,
+    LayerKeys,
+    attention_bias,
+    relative_embeddings,
+)
+from afjax.trunk.pre_norm_layer import (
+    COMPLETE,
+    GatedFeedForwardBlock,
+    LayerForm,
+    Positions,
+    RotaryAttentionBlock,
+    layer_positions,
+)
+from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
 
 
 class SharedInputs(NamedTuple):
@@ -31,7 +46,7 @@ class SharedInputs(NamedTuple):
     positions: Positions | None = None
 
 
-def shared_inputs(trunk: Tree, config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedInputs:
+def shared_inputs(trunk: Tree, config: TrunkConfig, mask: Bool[AnyArray, "batch length"], dtype: Any) -> SharedInputs:
     """Computes the inputs that all layers share.
 
     Args:
@@ -45,7 +60,7 @@ def shared_inputs(trunk: Tree, config: TrunkConfig, mask: AnyArray, dtype: Any) 
     return top_layer_inputs(config, mask, dtype)._replace(bias=bias, relative=relative)
 
 
-def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedInputs:
+def top_layer_inputs(config: TrunkConfig, mask: Bool[AnyArray, "batch length"], dtype: Any) -> SharedInputs:
     """Computes the shared inputs of an additional layer on top of the encoder.
 
     An additional layer has no attention bias and no relative positions.
@@ -55,25 +70,55 @@ def top_layer_inputs(config: TrunkConfig, mask: AnyArray, dtype: Any) -> SharedI
       mask: bool ``[batch, length]``, False at padding.
       dtype: The dtype of the hidden states.
     """
-    if config.encoder_family.layer == "post_norm":
-        return SharedInputs(mask)
-    return SharedInputs(mask, positions=pre_norm_layer.layer_positions(config, mask.shape[1], dtype))
+    return SharedInputs(mask, positions=layer_positions(config, mask.shape[1], dtype))
 
 
-def layer_forms(config: TrunkConfig) -> LayerForm | None:
-    """Returns the form of every layer, stacked over the layers.
+class EncoderLayer(nn.Module):
+    """One Transformer layer of any family, with its slots."""
 
-    Returns None for families with ``post_norm`` layers, because all their layers have the same form.
-    """
-    return pre_norm_layer.layer_forms(config) if config.encoder_family.layer == "pre_norm" else None
+    config: TrunkConfig
 
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "batch length hidden"],
+        shared: SharedInputs,
+        *,
+        form: LayerForm | None = None,
+        slots: LayerSlots = EMPTY_LAYER,
+        dropout_keys: LayerKeys = NO_DROPOUT,
+        first_token_only: bool = False,
+    ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
+        """Runs the layer.
 
-def complete_form(config: TrunkConfig) -> LayerForm | None:
-    """Returns the form of an additional layer on top of the encoder.
+        Args:
+          x: The layer's input, ``[batch, length, hidden_size]``.
+          shared: The inputs that all layers share.
+          form: The layer's slice of :func:`afjax.trunk.pre_norm_layer.layer_forms`. None for a layer on top of the
+            encoder.
+          slots: The layer's filled slots.
+          dropout_keys: The layer's dropout keys; no dropout by default.
+          first_token_only: Whether to compute only the first token's outputs.
 
-    Returns None for families with ``post_norm`` layers, because all their layers have the same form.
-    """
-    return COMPLETE if config.encoder_family.layer == "pre_norm" else None
+        Returns:
+          The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
+        """
+        config, mask = self.config, shared.mask
+        options: Any = {"slots": slots, "dropout_keys": dropout_keys, "first_token_only": first_token_only}
+        ffn_block: FeedForwardBlock | GatedFeedForwardBlock
+        if shared.positions is None:
+            attention_block = AttentionBlock(config, name="attention")
+            between, first = attention_block(x, mask, bias=shared.bias, relative=shared.relative, **options)
+            ffn_block = FeedForwardBlock(config, name="ffn")
+        else:
+            form = COMPLETE if form is None else form
+            rotary_block = RotaryAttentionBlock(config, name="attention")
+            between, first = rotary_block(x, mask, form=form, positions=shared.positions, **options)
+            ffn_block = GatedFeedForwardBlock(config, name="ffn")
+        sublayer = functools.partial(Sublayer, layer_input=x, mask=mask, attention_dropout=config.attention_dropout)
+        output, second = ffn_block(between, slots=slots, sublayer=sublayer, key=dropout_keys.ffn)
+        maps = {"attention": first, "ffn": second}
+        return output, {name: attention for name, attention in maps.items() if attention is not None}
 
 
 def init_layer(key: PRNGKeyArray, config: TrunkConfig) -> Tree:
@@ -82,45 +127,5 @@ def init_layer(key: PRNGKeyArray, config: TrunkConfig) -> Tree:
     Kernels are drawn from N(0, init_scale²), and biases are 0.
     """
     x, mask = jnp.zeros((1, 2, config.hidden_size)), jnp.ones((1, 2), bool)
-    module, options = _module(config, top_layer_inputs(config, mask, x.dtype), complete_form(config))
-    params: Tree = module.init(key, x, mask, **options)["params"]
+    params: Tree = EncoderLayer(config).init(key, x, top_layer_inputs(config, mask, x.dtype))["params"]
     return params
-
-
-def run_layer(
-    params: Tree,
-    config: TrunkConfig,
-    x: Float[Array, "batch length hidden"],
-    shared: SharedInputs,
-    form: LayerForm | None,
-    *,
-    slots: LayerSlots = EMPTY_LAYER,
-    dropout_keys: LayerKeys = NO_DROPOUT,
-    first_token_only: bool = False,
-) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
-    """Runs a layer.
-
-    Args:
-      params: The layer's parameters.
-      config: The trunk's architecture.
-      x: The layer's input, ``[batch, length, hidden_size]``.
-      shared: The inputs that all layers share.
-      form: The layer's slice of :func:`layer_forms`, or :func:`complete_form` for a layer on top of the encoder.
-      slots: The layer's filled slots.
-      dropout_keys: The layer's dropout keys; no dropout by default.
-      first_token_only: Whether to compute only the first token's outputs.
-
-    Returns:
-      The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
-    """
-    module, options = _module(config, shared, form)
-    options |= {"slots": slots, "dropout_keys": dropout_keys, "first_token_only": first_token_only}
-    output, attention = module.apply({"params": params}, x, shared.mask, **options)
-    return output, attention
-
-
-def _module(config: TrunkConfig, shared: SharedInputs, form: LayerForm | None) -> tuple[Any, dict[str, Any]]:
-    """Returns a layer's Linen module and the arguments that are specific to it."""
-    if config.encoder_family.layer == "pre_norm":
-        return PreNormLayer(config), {"form": form, "positions": shared.positions}
-    return EncoderLayer(config), {"bias": shared.bias, "relative": shared.relative}

@@ -21,6 +21,11 @@ def position_embeddings(
     return jnp.broadcast_to(table[None, : tokens.shape[-1]], (*tokens.shape, table.shape[-1]))
 
 
+FFN_WEIGHTS = {
+    **dense_weights("intermediate.dense", "ffn/intermediate"),
+    **dense_weights("output.dense", "ffn/output"),
+    **norm_weights("output.LayerNorm", "ffn/norm"),
+}
 WEIGHT_NAMES = WeightNames(
     prefix="bert",
     embeddings={
@@ -36,29 +41,29 @@ WEIGHT_NAMES = WeightNames(
         **dense_weights("attention.self.value", "attention/value"),
         **dense_weights("attention.output.dense", "attention/output"),
         **norm_weights("attention.output.LayerNorm", "attention/norm"),
-        **dense_weights("intermediate.dense", "ffn/intermediate"),
-        **dense_weights("output.dense", "ffn/output"),
-        **norm_weights("output.LayerNorm", "ffn/norm"),
+        **FFN_WEIGHTS,
     },
     pooler=dense_weights("pooler.dense", "pooler"),
 )
 
+# The names of the config's fields, without the field for token types.
+CONFIG_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "activation": "hidden_act",
+    "pad_id": "pad_token_id",
+}
+
 FAMILY = EncoderFamily(
     name="bert",
-    config_names={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "max_positions": "max_position_embeddings",
-        "type_vocab_size": "type_vocab_size",
-        "layer_norm_epsilon": "layer_norm_eps",
-        "hidden_dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "activation": "hidden_act",
-        "pad_id": "pad_token_id",
-    },
+    config_names={**CONFIG_NAMES, "type_vocab_size": "type_vocab_size"},
     weight_names=WEIGHT_NAMES,
     default_pad_id=0,
     first_position=first_position,

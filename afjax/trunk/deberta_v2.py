@@ -10,13 +10,11 @@ import dataclasses
 from afjax.trunk import bert
 from afjax.trunk.family import WeightNames, dense_weights, norm_weights, table_weights
 
-_NO_TOKEN_TYPES = {ours: name for ours, name in bert.FAMILY.config_names.items() if ours != "type_vocab_size"}
-
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="deberta-v2",
     config_names={
-        **_NO_TOKEN_TYPES,
+        **bert.CONFIG_NAMES,
         "position_buckets": "position_buckets",
         "max_relative_positions": "max_relative_positions",
     },
@@ -48,9 +46,7 @@ FAMILY = dataclasses.replace(
             **dense_weights("attention.self.value_proj", "attention/value"),
             **dense_weights("attention.output.dense", "attention/output"),
             **norm_weights("attention.output.LayerNorm", "attention/norm"),
-            **dense_weights("intermediate.dense", "ffn/intermediate"),
-            **dense_weights("output.dense", "ffn/output"),
-            **norm_weights("output.LayerNorm", "ffn/norm"),
+            **bert.FFN_WEIGHTS,
         },
         # Pretraining adds absolute positions after the encoder. The pooler is part of task heads, although it has the
         # same name as BERT's pooler. The tensors called "_weight" are left over from DeBERTa-v3's pretraining, for

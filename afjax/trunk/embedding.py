@@ -40,13 +40,12 @@ TRANSFORMER = tuple(
 EMBEDDING_FILES = (MODULES, POOLING, PROMPTS, *TRANSFORMER)
 # Tokenizers without a maximum length have a huge one, such as 1e30.
 _LONGEST = 10**6
+_CLASSIFIER_MODES: Mapping[str, Pooling] = {"cls": "first", "mean": "mean"}
 _MODES: Mapping[str, Pooling] = {
+    **_CLASSIFIER_MODES,
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
-    "cls": "first",
-    "mean": "mean",
 }
-_CLASSIFIER_MODES: Mapping[str, Pooling] = {"cls": "first", "mean": "mean"}
 _ADVICE = 'or set the pooling to "mean" or "first" (head.pooling for a head)'
 
 

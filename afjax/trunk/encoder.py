@@ -39,11 +39,11 @@ from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import SAVEABLE, layer_norm, split_key
 from afjax.trees import AnyArray, Tree, map_with_path, named_key
-from afjax.trunk.any_layer import SharedInputs, init_layer, layer_forms, run_layer, shared_inputs
+from afjax.trunk.any_layer import EncoderLayer, SharedInputs, init_layer, shared_inputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder_layer import NO_DROPOUT, RELATIVE_POSITION, Embeddings, LayerKeys, layer_keys
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
-from afjax.trunk.pre_norm_layer import LayerForm
+from afjax.trunk.pre_norm_layer import LayerForm, layer_forms
 from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 
 
@@ -205,6 +205,7 @@ def encode(
     # contain the random number generator.
     keys = NO_DROPOUT if layers_key is None else _keys_of_layers(jax.random.split(layers_key, config.num_layers))
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
+    encoder_layer: Any = EncoderLayer(config)
     forms = layer_forms(config)
     shared = (shared_inputs(trunk, config, batch["mask"], x.dtype), slots.shared)
 
@@ -217,12 +218,11 @@ def encode(
         first_token_only: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
         (params, contents, layer_keys, form), (layers_shared, slots_shared) = layer_inputs, shared
-        output, attention = run_layer(
-            params,
-            config,
+        output, attention = encoder_layer.apply(
+            {"params": params},
             x,
             layers_shared,
-            form,
+            form=form,
             slots=slots.make(contents, slots_shared, layer_keys.slots) if filled else EMPTY_LAYER,
             dropout_keys=layer_keys,
             first_token_only=first_token_only,
@@ -323,14 +323,11 @@ def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Seg
                 contents: Any = _layer_range(slots.contents, num_filled, num_filled + end - begin) if filled else {}
                 num_filled += end - begin if filled else 0
                 if in_loop:
-                    yield _Segment(
-                        begin, end - begin, filled, True, _slice(layers, begin - first, end - first), contents
-                    )
+                    params: Any = _slice(layers, begin - first, end - first)
                 else:
-                    layer_contents = each_layer(contents) if filled else [{}] * (end - begin)
-                    yield _Segment(
-                        begin, end - begin, filled, False, layer_params[begin - first : end - first], layer_contents
-                    )
+                    params = layer_params[begin - first : end - first]
+                    contents = each_layer(contents) if filled else [{}] * (end - begin)
+                yield _Segment(begin, end - begin, filled, in_loop, params, contents)
             first += depth
 
 

@@ -1,4 +1,4 @@
-"""Linen modules of an encoder: embeddings, and post-LayerNorm layers with slots."""
+"""Linen modules: embeddings, and the blocks of post-LayerNorm layers."""
 
 import functools
 from collections.abc import Callable
@@ -237,7 +237,14 @@ class AttentionBlock(nn.Module):
         if config.encoder_family.attention_output_dropout:
             output = dropout(dropout_keys.attention, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
-        sublayer = Sublayer(output=output, residual=queries, norm=norm, layer_input=x, mask=mask)
+        sublayer = Sublayer(
+            output=output,
+            residual=queries,
+            norm=norm,
+            layer_input=x,
+            mask=mask,
+            attention_dropout=config.attention_dropout,
+        )
         return slots.sublayer("attention")(sublayer)
 
     def _project(
@@ -257,7 +264,10 @@ class AttentionBlock(nn.Module):
 
 
 class FeedForwardBlock(nn.Module):
-    """Position-wise feed-forward network, followed by a slot."""
+    """Position-wise feed-forward network, followed by a slot.
+
+    The argument ``sublayer`` makes the slot's inputs from the block's output, residual and LayerNorm.
+    """
 
     config: TrunkConfig
 
@@ -265,10 +275,9 @@ class FeedForwardBlock(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch queries hidden"],
-        mask: Bool[AnyArray, "batch length"],
         *,
         slots: LayerSlots,
-        layer_input: Float[Array, "batch length hidden"],
+        sublayer: Callable[..., Sublayer],
         key: PRNGKeyArray | None,
     ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
@@ -277,52 +286,4 @@ class FeedForwardBlock(nn.Module):
         output = Dense(x.shape[-1], config.init_scale, name="output")(inner, slots.dense_layer("ffn/output").apply)
         output = dropout(key, output, config.hidden_dropout)
         norm = LayerNorm(config.layer_norm_epsilon, name="norm")
-        sublayer = Sublayer(output=output, residual=x, norm=norm, layer_input=layer_input, mask=mask)
-        return slots.sublayer("ffn")(sublayer)
-
-
-class EncoderLayer(nn.Module):
-    """One post-LayerNorm Transformer layer with its slots."""
-
-    config: TrunkConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "batch length hidden"],
-        mask: Bool[AnyArray, "batch length"],
-        *,
-        slots: LayerSlots = EMPTY_LAYER,
-        dropout_keys: LayerKeys = NO_DROPOUT,
-        first_token_only: bool = False,
-        bias: Float[Array, "num_heads length length"] | None = None,
-        relative: Float[Array, "entries hidden"] | None = None,
-    ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
-        """Runs the layer.
-
-        Args:
-          x: The layer's input, ``[batch, length, hidden_size]``.
-          mask: bool ``[batch, length]``, False at padding.
-          slots: The layer's filled slots.
-          dropout_keys: The layer's dropout keys; no dropout by default.
-          first_token_only: Whether to compute only the first token's outputs.
-          bias: The result of :func:`attention_bias`.
-          relative: The result of :func:`relative_embeddings`.
-
-        Returns:
-          The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
-        """
-        between, first = AttentionBlock(self.config, name="attention")(
-            x,
-            mask,
-            slots=slots,
-            dropout_keys=dropout_keys,
-            first_token_only=first_token_only,
-            bias=bias,
-            relative=relative,
-        )
-        output, second = FeedForwardBlock(self.config, name="ffn")(
-            between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn
-        )
-        maps = {"attention": first, "ffn": second}
-        return output, {name: attention for name, attention in maps.items() if attention is not None}
+        return slots.sublayer("ffn")(sublayer(output=output, residual=x, norm=norm))

@@ -8,6 +8,7 @@ of 948.
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,11 @@ from jaxtyping import Bool, Float
 from afjax.distributed.sharding import shard_rows
 from afjax.nn.layers import dense
 from afjax.trees import AnyArray, Tree
-from afjax.trunk.any_layer import layer_forms, run_layer, shared_inputs
+from afjax.trunk.any_layer import EncoderLayer, shared_inputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import embed, final_norm
 from afjax.trunk.layers import each_layer, trunk_layers
+from afjax.trunk.pre_norm_layer import layer_forms
 from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
 
 
@@ -60,6 +62,7 @@ def encode_under_masks(
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
     forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"], x.dtype)
+    encoder_layer: Any = EncoderLayer(config)
     x = x[:, None]  # [batch, branches, length, hidden_size]
     for index, params in enumerate(trunk_layers(trunk)):
         x = x[:, parents[index]]
@@ -68,12 +71,11 @@ def encode_under_masks(
         x = shard_rows(x.reshape(num_rows * branches, length, -1))
         is_on = jnp.asarray(np.tile(switches[index], num_rows))[:, None, None]
         layer_slots = slots.make(contents[index], slots.shared, None) if index in contents else EMPTY_LAYER
-        x, _ = run_layer(
-            params,
-            config,
+        x, _ = encoder_layer.apply(
+            {"params": params},
             x,
             shared._replace(mask=jnp.repeat(batch["mask"], branches, axis=0)),
-            jax.tree.map(lambda leaf, i=index: leaf[i], forms),
+            form=jax.tree.map(lambda leaf, i=index: leaf[i], forms),
             slots=_switched_slots(layer_slots, is_on),
             first_token_only=first_token_only and index == config.num_layers - 1,
         )

@@ -69,12 +69,7 @@ def _rotary_settings(rotary: Any, kind: str, where: str) -> Mapping[str, Any]:
 FAMILY = EncoderFamily(
     name="modernbert",
     config_names={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "max_positions": "max_position_embeddings",
+        **bert.CONFIG_NAMES,
         "layer_norm_epsilon": "norm_eps",
         # ModernBERT's layers apply this dropout to the feed-forward network's inner activations.
         "hidden_dropout": "mlp_dropout",
@@ -88,7 +83,6 @@ FAMILY = EncoderFamily(
         "ffn_bias": "mlp_bias",
         "norm_bias": "norm_bias",
         "activation": "hidden_activation",
-        "pad_id": "pad_token_id",
     },
     defaults={
         "layer_norm_epsilon": 1e-5,

@@ -7,7 +7,7 @@ import dataclasses
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from afjax.trees import AnyArray
 from afjax.trunk import bert, roberta
@@ -21,16 +21,6 @@ _PAD_ID = 1
 _DISTANCES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
 
 
-def _first_position(pad_id: int) -> int:
-    return roberta.first_position(_PAD_ID)
-
-
-def _position_embeddings(
-    table: Float[AnyArray, "max_positions size"], tokens: Int[AnyArray, "batch length"], pad_id: int
-) -> Float[AnyArray, "batch length size"]:
-    return roberta.position_embeddings(table, tokens, _PAD_ID)
-
-
 def _entry(distances: Int[AnyArray, "distances"]) -> Int[Array, "distances"]:
     nearest = jnp.searchsorted(jnp.array(_DISTANCES), jnp.abs(distances), side="right", method="compare_all") - 1
     return nearest + jnp.where(distances > 0, len(_DISTANCES), 0)
@@ -39,7 +29,7 @@ def _entry(distances: Int[AnyArray, "distances"]) -> Int[Array, "distances"]:
 FAMILY = dataclasses.replace(
     bert.FAMILY,
     name="mpnet",
-    config_names={ours: name for ours, name in bert.FAMILY.config_names.items() if ours != "type_vocab_size"},
+    config_names=bert.CONFIG_NAMES,
     required={"relative_attention_num_buckets": 2 * len(_DISTANCES)},
     weight_names=WeightNames(
         prefix="mpnet",
@@ -56,14 +46,12 @@ FAMILY = dataclasses.replace(
             **dense_weights("attention.attn.v", "attention/value"),
             **dense_weights("attention.attn.o", "attention/output"),
             **norm_weights("attention.LayerNorm", "attention/norm"),
-            **dense_weights("intermediate.dense", "ffn/intermediate"),
-            **dense_weights("output.dense", "ffn/output"),
-            **norm_weights("output.LayerNorm", "ffn/norm"),
+            **bert.FFN_WEIGHTS,
         },
         pooler=dense_weights("pooler.dense", "pooler"),
     ),
     default_pad_id=_PAD_ID,
-    first_position=_first_position,
-    position_embeddings=_position_embeddings,
+    first_position=lambda pad_id: roberta.first_position(_PAD_ID),
+    position_embeddings=lambda table, tokens, pad_id: roberta.position_embeddings(table, tokens, _PAD_ID),
     relative_bias=RelativeBias(num_entries=2 * len(_DISTANCES), entry=_entry),
 )

@@ -1,4 +1,4 @@
-"""Linen modules of encoder layers that normalize the inputs of their sub-layers.
+"""Linen modules: the blocks of layers that normalize their sub-layers' inputs.
 
 For an input ``x``, a layer computes::
 
@@ -12,6 +12,7 @@ The slots after the sub-layers have no LayerNorm: an empty slot computes ``resid
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -25,8 +26,8 @@ from afjax.nn.layers import Dense, LayerNorm, dropout, gated
 from afjax.nn.rotary import rotary_angles, rotate
 from afjax.trees import AnyArray
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import NO_DROPOUT, LayerKeys
-from afjax.trunk.slots import EMPTY_LAYER, LayerSlots, Sublayer
+from afjax.trunk.encoder_layer import LayerKeys
+from afjax.trunk.slots import LayerSlots, Sublayer
 
 
 class LayerForm(NamedTuple):
@@ -43,9 +44,13 @@ class LayerForm(NamedTuple):
     is_local: AnyArray
 
 
-def layer_forms(config: TrunkConfig) -> LayerForm:
-    """Returns the forms of all layers, bool ``[num_layers]``."""
-    assert config.global_every is not None, "the family has local attention"
+def layer_forms(config: TrunkConfig) -> LayerForm | None:
+    """Returns the forms of all layers, stacked: bool ``[num_layers]``.
+
+    Returns None for families with ``post_norm`` layers, because all their layers have the same form.
+    """
+    if config.global_every is None:
+        return None
     indices = np.arange(config.num_layers)
     return LayerForm(has_attention_norm=indices > 0, is_local=indices % config.global_every != 0)
 
@@ -69,17 +74,18 @@ class Positions(NamedTuple):
     in_window: Array | None
 
 
-def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions:
+def layer_positions(config: TrunkConfig, length: int, dtype: Any) -> Positions | None:
     """Computes the positions for rows of ``length`` tokens.
+
+    Returns None for families with ``post_norm`` layers.
 
     Args:
       config: The trunk's architecture.
       length: Number of tokens per row.
       dtype: The dtype of the hidden states. The angles are float32 or wider.
     """
-    assert config.rotary_theta is not None, "the family has rotary positions"
-    assert config.local_rotary_theta is not None, "the family has rotary positions"
-    assert config.window is not None, "the family has local attention"
+    if config.rotary_theta is None or config.local_rotary_theta is None or config.window is None:
+        return None
     wide = jnp.promote_types(dtype, jnp.float32)
     indices, reach = jnp.arange(length), config.window // 2
     # The length of an exported program is symbolic, so it may exceed the window.
@@ -146,12 +152,22 @@ class RotaryAttentionBlock(nn.Module):
             context = attend_tokens(query, keys, dense_layer("value", inputs), config.num_heads, attend)
         # As in Hugging Face's code, the output has the same dropout rate as the attention weights.
         output = dropout(dropout_keys.attention, dense_layer("output", context), config.attention_dropout)
-        sublayer = Sublayer(output=output, residual=x[:, :num_queries], norm=_identity, layer_input=x, mask=mask)
+        sublayer = Sublayer(
+            output=output,
+            residual=x[:, :num_queries],
+            norm=_identity,
+            layer_input=x,
+            mask=mask,
+            attention_dropout=config.attention_dropout,
+        )
         return slots.sublayer("attention")(sublayer)
 
 
 class GatedFeedForwardBlock(nn.Module):
-    """LayerNorm and gated feed-forward network, followed by a slot."""
+    """LayerNorm and gated feed-forward network, followed by a slot.
+
+    The argument ``sublayer`` makes the slot's inputs from the block's output, residual and LayerNorm.
+    """
 
     config: TrunkConfig
 
@@ -159,10 +175,9 @@ class GatedFeedForwardBlock(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch queries hidden"],
-        mask: Bool[AnyArray, "batch length"],
         *,
         slots: LayerSlots,
-        layer_input: Float[Array, "batch length hidden"],
+        sublayer: Callable[..., Sublayer],
         key: Array | None,
     ) -> tuple[Float[Array, "batch queries hidden"], Float[Array, "batch queries num_adapters"] | None]:
         config = self.config
@@ -172,52 +187,4 @@ class GatedFeedForwardBlock(nn.Module):
         products = dropout(key, gated(inner, config.activation), config.hidden_dropout)
         output_layer = Dense(config.hidden_size, config.init_scale, config.ffn_bias, name="output")
         output = output_layer(products, slots.dense_layer("ffn/output").apply)
-        sublayer = Sublayer(output=output, residual=x, norm=_identity, layer_input=layer_input, mask=mask)
-        return slots.sublayer("ffn")(sublayer)
-
-
-class PreNormLayer(nn.Module):
-    """One Transformer layer that normalizes the inputs of its sub-layers, with slots."""
-
-    config: TrunkConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "batch length hidden"],
-        mask: Bool[AnyArray, "batch length"],
-        *,
-        form: LayerForm,
-        positions: Positions,
-        slots: LayerSlots = EMPTY_LAYER,
-        dropout_keys: LayerKeys = NO_DROPOUT,
-        first_token_only: bool = False,
-    ) -> tuple[Float[Array, "batch queries hidden"], dict[str, Float[Array, "batch queries num_adapters"]]]:
-        """Runs the layer.
-
-        Args:
-          x: The layer's input, ``[batch, length, hidden_size]``.
-          mask: bool ``[batch, length]``, False at padding.
-          form: Whether this layer has ``LN1``, and whether its attention is local.
-          positions: The result of :func:`layer_positions` for this length.
-          slots: The layer's filled slots.
-          dropout_keys: The layer's dropout keys; no dropout by default.
-          first_token_only: Whether to compute only the first token's outputs.
-
-        Returns:
-          The next hidden state, and ``{slot: attention over adapters}`` for the slots with a fusion.
-        """
-        between, first = RotaryAttentionBlock(self.config, name="attention")(
-            x,
-            mask,
-            form=form,
-            positions=positions,
-            slots=slots,
-            dropout_keys=dropout_keys,
-            first_token_only=first_token_only,
-        )
-        output, second = GatedFeedForwardBlock(self.config, name="ffn")(
-            between, mask, slots=slots, layer_input=x, key=dropout_keys.ffn
-        )
-        maps = {"attention": first, "ffn": second}
-        return output, {name: attention for name, attention in maps.items() if attention is not None}
+        return slots.sublayer("ffn")(sublayer(output=output, residual=x, norm=_identity))

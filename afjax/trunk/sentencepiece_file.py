@@ -16,7 +16,6 @@ from afjax.storage.json_files import read_json
 
 # The names that Hugging Face's repositories use for SentencePiece models.
 SENTENCEPIECE_FILES = ("spm.model", "sentencepiece.bpe.model")
-_ADVICE = "fetch it again"
 _CONVERT = "Convert it to tokenizer.json (docs/how_to/encoders.md)."
 
 
@@ -105,10 +104,7 @@ def load_sentencepiece(path: Path) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    contents = read_json(path, advice=_ADVICE) or {}
-    if not isinstance(contents, dict):
-        raise UserError(f"{path} is damaged (it is not a JSON object); {_ADVICE}.")
-    return contents
+    return read_json(path, advice="fetch it again") or {}
 
 
 def _class_of_family(path: Path) -> str:

@@ -1,8 +1,8 @@
 """Named architectures, for benchmarks and for compilation without weights."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from afjax.config.values import Pooling
 from afjax.errors import UserError, did_you_mean
@@ -12,69 +12,28 @@ from afjax.trunk.embedding import read_own_pooling
 from afjax.trunk.families import ENCODER_FAMILIES
 
 
-def _bert(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return TrunkConfig(
-        family="bert",
-        vocab_size=30522,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        intermediate_size=4 * hidden,
-        max_positions=512,
-        type_vocab_size=2,
-    )
+def _bert(layers: int, hidden: int, heads: int, **changes: Any) -> TrunkConfig:
+    """Returns BERT's architecture of the given size, with changes."""
+    sizes = {"num_layers": layers, "hidden_size": hidden, "num_heads": heads, "intermediate_size": 4 * hidden}
+    others = {"family": "bert", "vocab_size": 30522, "max_positions": 512, "type_vocab_size": 2}
+    return TrunkConfig(**{**sizes, **others, **changes})
 
 
-def _roberta(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return dataclasses.replace(
-        _bert(layers, hidden, heads),
-        family="roberta",
-        vocab_size=50265,
-        max_positions=514,
-        type_vocab_size=1,
-        layer_norm_epsilon=1e-5,
-        pad_id=1,
-    )
-
-
-def _mpnet(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return dataclasses.replace(
-        _roberta(layers, hidden, heads), family="mpnet", vocab_size=30527, type_vocab_size=0, layer_norm_epsilon=1e-5
-    )
-
-
-def _distilbert(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return dataclasses.replace(_bert(layers, hidden, heads), family="distilbert", type_vocab_size=0)
-
-
-def _electra(layers: int, hidden: int, heads: int, embedding: int) -> TrunkConfig:
-    return dataclasses.replace(_bert(layers, hidden, heads), family="electra", embedding_size=embedding)
+def _roberta(layers: int, hidden: int, heads: int, **changes: Any) -> TrunkConfig:
+    roberta = {"family": "roberta", "vocab_size": 50265, "max_positions": 514, "type_vocab_size": 1, "pad_id": 1}
+    return _bert(layers, hidden, heads, **{**roberta, "layer_norm_epsilon": 1e-5, **changes})
 
 
 def _modernbert(layers: int, hidden: int, heads: int, intermediate: int) -> TrunkConfig:
-    return TrunkConfig(
-        family="modernbert",
-        vocab_size=50368,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=heads,
-        intermediate_size=intermediate,
-        max_positions=8192,
-        pad_id=50283,
-        **ENCODER_FAMILIES["modernbert"].defaults,
-    )
+    sizes = {"vocab_size": 50368, "intermediate_size": intermediate, "max_positions": 8192, "type_vocab_size": 0}
+    defaults = ENCODER_FAMILIES["modernbert"].defaults
+    return _bert(layers, hidden, heads, family="modernbert", pad_id=50283, **sizes, **defaults)
 
 
-def _deberta_v3(layers: int, hidden: int, heads: int) -> TrunkConfig:
-    return dataclasses.replace(
-        _bert(layers, hidden, heads),
-        family="deberta-v2",
-        vocab_size=128100,
-        type_vocab_size=0,
-        position_buckets=256,
-        max_relative_positions=512,
-        layer_norm_epsilon=1e-7,
-    )
+def _deberta_v3(layers: int, hidden: int, heads: int, vocab_size: int = 128100) -> TrunkConfig:
+    positions = {"type_vocab_size": 0, "position_buckets": 256, "max_relative_positions": 512}
+    options = {"family": "deberta-v2", "vocab_size": vocab_size, "layer_norm_epsilon": 1e-7}
+    return _bert(layers, hidden, heads, **positions, **options)
 
 
 SIZES: Mapping[str, TrunkConfig] = {
@@ -83,21 +42,21 @@ SIZES: Mapping[str, TrunkConfig] = {
     "bert-large": _bert(24, 1024, 16),
     "roberta-base": _roberta(12, 768, 12),
     "roberta-large": _roberta(24, 1024, 16),
-    "mpnet-base": _mpnet(12, 768, 12),
-    "distilbert-base": _distilbert(6, 768, 12),
-    "xlm-roberta-base": dataclasses.replace(_roberta(12, 768, 12), family="xlm-roberta", vocab_size=250002),
-    "xlm-roberta-large": dataclasses.replace(_roberta(24, 1024, 16), family="xlm-roberta", vocab_size=250002),
-    "camembert-base": dataclasses.replace(_roberta(12, 768, 12), family="camembert", vocab_size=32005),
-    "electra-small": _electra(12, 256, 4, 128),
-    "electra-base": _electra(12, 768, 12, 768),
-    "electra-large": _electra(24, 1024, 16, 1024),
+    "mpnet-base": _roberta(12, 768, 12, family="mpnet", vocab_size=30527, type_vocab_size=0),
+    "distilbert-base": _bert(6, 768, 12, family="distilbert", type_vocab_size=0),
+    "xlm-roberta-base": _roberta(12, 768, 12, family="xlm-roberta", vocab_size=250002),
+    "xlm-roberta-large": _roberta(24, 1024, 16, family="xlm-roberta", vocab_size=250002),
+    "camembert-base": _roberta(12, 768, 12, family="camembert", vocab_size=32005),
+    "electra-small": _bert(12, 256, 4, family="electra", embedding_size=128),
+    "electra-base": _bert(12, 768, 12, family="electra", embedding_size=768),
+    "electra-large": _bert(24, 1024, 16, family="electra", embedding_size=1024),
     "modernbert-base": _modernbert(22, 768, 12, 1152),
     "modernbert-large": _modernbert(28, 1024, 16, 2624),
     "deberta-v3-xsmall": _deberta_v3(12, 384, 6),
     "deberta-v3-small": _deberta_v3(6, 768, 12),
     "deberta-v3-base": _deberta_v3(12, 768, 12),
     "deberta-v3-large": _deberta_v3(24, 1024, 16),
-    "mdeberta-v3-base": dataclasses.replace(_deberta_v3(12, 768, 12), vocab_size=251000),
+    "mdeberta-v3-base": _deberta_v3(12, 768, 12, vocab_size=251000),
 }
 
 # The sizes that were not pretrained with the pooling ``first``.

@@ -29,6 +29,7 @@ class Sublayer:
       norm: The LayerNorm after the sub-layer's residual connection. The identity in ``pre_norm`` layers.
       layer_input: The layer's input for all tokens, ``[batch, length, hidden_size]``.
       mask: bool ``[batch, length]``, False at padding.
+      attention_dropout: The trunk's attention dropout rate, the default for modules with attention and for fusions.
     """
 
     output: Float[Array, "batch queries hidden"]
@@ -36,6 +37,7 @@ class Sublayer:
     norm: Callable[[Array], Array]
     layer_input: Float[Array, "batch length hidden"]
     mask: Bool[AnyArray, "batch length"]
+    attention_dropout: float
 
 
 # Computes the next hidden state [batch, queries, hidden_size]. If the slot has a fusion, it also returns the attention

@@ -125,7 +125,14 @@ def test_layouts_equal_their_formulas(config: AdapterConfig, expected: Any) -> N
     }
     sublayer, residual = jnp.array([[[0.3]]]), jnp.array([[[0.4]]])
     by_formula = expected(sublayer, residual, lambda x: bottleneck(params, x, config), norm)
-    at = Sublayer(output=sublayer, residual=residual, norm=norm, layer_input=residual, mask=jnp.ones((1, 1), bool))
+    at = Sublayer(
+        output=sublayer,
+        residual=residual,
+        norm=norm,
+        layer_input=residual,
+        mask=jnp.ones((1, 1), bool),
+        attention_dropout=0.0,
+    )
     np.testing.assert_allclose(slot(params, config, at), by_formula, rtol=1e-6)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from facts import has_facts
 
-from afjax.adapters.kinds import adapter_slot, init_adapter, reads_all_tokens, top_kind
+from afjax.adapters.kinds import init_adapter, reads_all_tokens, slot_kind, top_kind
 from afjax.config.adapters import (
     ADAPTER_PRESETS,
     Adapter,
@@ -29,9 +29,9 @@ from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, map_with_path, named_key
+from afjax.trunk.any_layer import EncoderLayer, SharedInputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.encoder_layer import EncoderLayer
 from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow
@@ -156,6 +156,7 @@ def given_slot(queries: int = LENGTH) -> Sublayer:
         norm=lambda x: (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-3),
         layer_input=layer_input,
         mask=jnp.asarray(MASK),
+        attention_dropout=0.0,
     )
 
 
@@ -174,14 +175,14 @@ def test_parallel_modules_equal_their_formulas(name: str, placement: Any) -> Non
     f, h, x = wide((slot.output, slot.residual, slot.layer_input))
     added = formula(wide(params), x if placement == "parallel" else norm(h + f))
     assert added.std() > 0.05
-    np.testing.assert_allclose(adapter_slot(wide(params), config, slot), norm(h + f + added), atol=LIMIT)
+    np.testing.assert_allclose(slot_kind(config).slot(wide(params), config, slot), norm(h + f + added), atol=LIMIT)
 
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_computing_only_the_first_token_does_not_change_its_output(name: str) -> None:
     config, _ = BESIDE[name]
     params = layer_params(draw(init_adapter(KEY, config, TRUNK)), 1)
-    alone, whole = (adapter_slot(params, config, given_slot(queries)) for queries in (1, LENGTH))
+    alone, whole = (slot_kind(config).slot(params, config, given_slot(queries)) for queries in (1, LENGTH))
     assert alone.shape == (2, 1, HIDDEN)
     np.testing.assert_allclose(alone, whole[:, :1], atol=1e-6)
 
@@ -192,7 +193,7 @@ def test_lhuc_equals_its_formula() -> None:
     slot = given_slot()
     f, h = wide((slot.output, slot.residual))
     expected = norm(h + f) * 2.0 / (1.0 + np.exp(-wide(params["scale"])))
-    np.testing.assert_allclose(adapter_slot(params, LhucConfig(), slot), expected, atol=LIMIT)
+    np.testing.assert_allclose(slot_kind(LhucConfig()).slot(params, LhucConfig(), slot), expected, atol=LIMIT)
 
 
 # Modules on top of the encoder.
@@ -249,7 +250,7 @@ def test_layer_on_top_is_a_trunk_layer() -> None:
     params = draw(init_adapter(KEY, TopLayerConfig(), TRUNK))
     hidden = jax.random.normal(KEY, (2, LENGTH, HIDDEN))
     layer: Any = EncoderLayer(TRUNK)
-    expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, jnp.asarray(MASK))
+    expected, _ = layer.apply({"params": params["top"]["layer"]}, hidden, SharedInputs(jnp.asarray(MASK)))
     ours = top_kind(TopLayerConfig()).top(params["top"], TopLayerConfig(), TRUNK, hidden, jnp.asarray(MASK), key=None)
     np.testing.assert_allclose(ours, expected[:, :1], atol=1e-6)
 

@@ -104,7 +104,9 @@ def test_fused_modules_equal_the_textbook_form_in_value_and_gradient(name: str, 
         def norm(x: jax.Array) -> jax.Array:
             return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3)
 
-        return Sublayer(output=output, residual=residual, norm=norm, layer_input=x, mask=jnp.asarray(MASK))
+        return Sublayer(
+            output=output, residual=residual, norm=norm, layer_input=x, mask=jnp.asarray(MASK), attention_dropout=0.1
+        )
 
     def first(tree: Tree) -> Tree:
         return jax.tree.map(lambda leaf: leaf[0], tree)
@@ -112,7 +114,7 @@ def test_fused_modules_equal_the_textbook_form_in_value_and_gradient(name: str, 
     def ours(fusion: Tree, adapters: list[Tree], x: jax.Array) -> Any:
         stacked, shared = make_bank(adapters, configs)
         params = {**merge(first(stacked["ffn"]), shared["ffn"]), "fusion": first(fusion["ffn"])}
-        return fused_slot(params, configs, FusionConfig(), slot_of(x), dropout_rate=0.1, key=None)
+        return fused_slot(params, configs, FusionConfig(), slot_of(x), key=None)
 
     def theirs(fusion: Tree, adapters: list[Tree], x: jax.Array) -> Any:
         of_layer = [{**tree, "ffn": first(tree["ffn"])} for tree in adapters]

@@ -16,9 +16,9 @@ from afjax.adapters import bottleneck
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.fusion.attention import ScoreOptions
-from afjax.fusion.bank import bank_layout, inner_activations, make_bank
+from afjax.fusion.bank import BankLayout, bank_layout, inner_activations, make_bank
 from afjax.fusion.cost import FOLDING_TOKENS, folding_pays
-from afjax.fusion.factored import fuse_bank
+from afjax.fusion.factored import fuse_units
 from afjax.fusion.folded import fold_fusion, fuse_folded
 from afjax.fusion.parameters import init_fusion, value_penalty
 from afjax.fusion.per_adapter import BLOCK, spread_per_adapter, sum_per_adapter
@@ -47,6 +47,13 @@ def float64() -> Iterator[None]:
 
 
 # The textbook form of a fusion, for one layer and slot.
+
+
+def fuse_bank(
+    params: Tree, bank: Tree, z: jax.Array, *, layout: BankLayout, options: ScoreOptions = ScoreOptions()
+) -> tuple[jax.Array, jax.Array]:
+    inner = inner_activations(bank["down"], z, layout)
+    return fuse_units(params, bank["up"], z, inner, sizes=layout.sizes, options=options)
 
 
 def fuse_adapters(

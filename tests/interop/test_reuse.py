@@ -104,9 +104,14 @@ def test_equinox_example() -> None:
     z = names["z"]
     # Compute the fusion with afjax. The LayerNorm is the identity and the residual is zero.
     sublayer = Sublayer(
-        output=z, residual=jnp.zeros_like(z), norm=lambda x: x, layer_input=z, mask=jnp.ones(z.shape[:2], bool)
+        output=z,
+        residual=jnp.zeros_like(z),
+        norm=lambda x: x,
+        layer_input=z,
+        mask=jnp.ones(z.shape[:2], bool),
+        attention_dropout=0.0,
     )
-    output, attention = fused_slot(params, configs, config, sublayer, dropout_rate=0.0, key=None)
+    output, attention = fused_slot(params, configs, config, sublayer, key=None)
     check_close(names["output"] + z, output)
     check_close(names["attention"], attention)
 

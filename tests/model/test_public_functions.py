@@ -96,7 +96,9 @@ def test_fuse_equals_the_textbook_form() -> None:
 )
 def test_pal_equals_the_output_of_the_slot(config: PalConfig) -> None:
     params = layer_params(random_adapter(config), config, 1)
-    sublayer = Sublayer(output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK))
+    sublayer = Sublayer(
+        output=X, residual=X, norm=lambda x: x, layer_input=X, mask=jnp.asarray(MASK), attention_dropout=0.0
+    )
     expected = pal_module.output(params, config, sublayer)
     for mask in (MASK, MASK.astype(np.int32)):
         np.testing.assert_allclose(afjax.pal(params, X, mask, config), expected, rtol=1e-6)

@@ -23,10 +23,11 @@ from afjax.model.model import trunk_layer_norms, with_layer_norms
 from afjax.model.partition import split_layers
 from afjax.store import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
+from afjax.trunk.any_layer import EncoderLayer, shared_inputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import config_values, trunk_config
 from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
-from afjax.trunk.encoder_layer import EncoderLayer, LayerKeys, attention_bias, relative_embeddings
+from afjax.trunk.encoder_layer import LayerKeys
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.layer_masks import encode_under_masks
@@ -323,10 +324,9 @@ def test_only_distilbert_lacks_dropout_after_the_attention(family: str) -> None:
     x = jax.random.normal(jax.random.key(1), (2, 7, config.hidden_size))
     mask = jnp.ones((2, 7), bool)
     layer = jax.tree.map(lambda leaf: leaf[0], trunk["layers"])
-    relative = relative_embeddings(trunk, config, 7, jnp.float32)
-    bias = attention_bias(trunk, config, 7)
+    shared = shared_inputs(trunk, config, mask, jnp.float32)
     outputs = [
-        EncoderLayer(config).apply({"params": layer}, x, mask, dropout_keys=keys, bias=bias, relative=relative)[0]
+        EncoderLayer(config).apply({"params": layer}, x, shared, dropout_keys=keys)[0]
         for keys in (LayerKeys(), LayerKeys(attention=jax.random.key(2)))
     ]
     assert np.array_equal(*outputs) == (family == "distilbert")
