@@ -14,6 +14,9 @@ from jaxtyping import Float, Float64
 
 from afjax.tasks.weighted_scores import Weighted
 
+# Smaller differences are rounding errors of means over pairs of runs, so they count as zero.
+_ROUNDING = 1e-9
+
 # Number of weights per block: small enough to fit in memory, and large enough for NumPy to be efficient.
 _BLOCK = 2_000_000
 
@@ -63,6 +66,7 @@ def paired_bootstrap(
     results = {}
     for metric, (first, second) in full_sample.items():
         differences = np.concatenate([(sample[metric][1] - sample[metric][0]).mean(0) for sample in drawn])
+        differences[np.abs(differences) < _ROUNDING] = 0.0
         low, high = np.quantile(differences, (0.025, 0.975))
         side = min((differences <= 0).sum(), (differences >= 0).sum())
         pair_differences = (second - first)[:, 0]

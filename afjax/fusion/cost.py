@@ -22,12 +22,13 @@ def num_tokens(z: Float[AnyArray, "*batch hidden"]) -> int:
 
 
 def joining_pays(tokens: int, hidden_size: int) -> bool:
-    """Whether a factored training step should multiply query and key matrices first.
+    """Whether a factored step should multiply query and key matrices first.
 
     Including gradients, this takes ``3 d²`` multiply-adds per token, plus ``3 d³`` for the product itself. Applying the
-    two matrices one after the other takes ``6 d²`` per token.
+    two matrices one after the other takes ``6 d²`` per token. The result is False if ``tokens`` is symbolic, as in an
+    export for any number of rows.
     """
-    return tokens > hidden_size
+    return isinstance(tokens, int) and tokens > hidden_size
 
 
 def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: bool = True) -> bool:
@@ -37,7 +38,7 @@ def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: 
     multiply-adds per token, plus those for query and key (:func:`joining_pays`). The folded form takes ``8 R d`` per
     token, because the folded matrices have gradients too, plus a constant ``7 d² (R + N)`` per step. Without a value
     matrix, the counts are ``6 R d``, ``7 R d`` and ``5 d² (R + N)``. Steps with fewer than :data:`FOLDING_TOKENS`
-    tokens always stay factored.
+    tokens, or with a symbolic number of tokens, always stay factored.
 
     Args:
       tokens: Tokens per step on one device.
@@ -49,4 +50,4 @@ def folding_pays(tokens: int, sizes: Sequence[int], hidden_size: int, *, value: 
     query_key = tokens * 3 * d**2 + 3 * d**3 if joining_pays(tokens, d) else tokens * 6 * d**2
     factored = query_key + tokens * (3 * d**2 * value + 6 * units * d)
     folded = tokens * (7 + value) * units * d + (7 if value else 5) * d**2 * (units + len(sizes))
-    return tokens >= FOLDING_TOKENS and folded < factored
+    return isinstance(tokens, int) and tokens >= FOLDING_TOKENS and folded < factored

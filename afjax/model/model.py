@@ -149,7 +149,7 @@ class Model:
             first_token_only=self.first_token_only and not fusion_attention,
             first_token_read=self._pools_first_token,
         )
-        return Outputs(self._apply_head(params, trunk, hidden, batch["mask"], head_key), attention)
+        return Outputs(self._apply_head(params, trunk, hidden, batch["mask"].astype(bool), head_key), attention)
 
     def hidden_states(
         self, params: Tree, batch: Mapping[str, AnyArray], *, key: PRNGKeyArray | None = None
@@ -209,7 +209,7 @@ class Model:
                     config,
                     self.trunk,
                     hidden,
-                    batch["mask"],
+                    batch["mask"].astype(bool),
                     key=top_key,
                     first_token_only=first_token_read,
                 )
@@ -251,7 +251,7 @@ class Model:
             dtype=self.dtype,
             first_token_only=self.first_token_only,
         )
-        mask = jnp.repeat(batch["mask"], len(layer_masks), axis=0)  # [batch * masks, length]
+        mask = jnp.repeat(batch["mask"].astype(bool), len(layer_masks), axis=0)  # [batch * masks, length]
         logits = self._apply_head(params, trunk, hidden.reshape(-1, *hidden.shape[2:]), mask, None)
         return logits.reshape(*hidden.shape[:2], *logits.shape[1:])
 

@@ -39,7 +39,7 @@ class Outputs:
         Returns:
           ``{slot: [batch, layers, num_adapters]}``.
         """
-        tokens = mask.reshape(mask.shape[0], -1)  # For multiple choice, the tokens of all choices.
+        tokens = mask.astype(bool).reshape(mask.shape[0], -1)  # For multiple choice, the tokens of all choices.
         present = tokens / jnp.maximum(tokens.sum(-1, keepdims=True), 1)
         return {
             slot: jnp.einsum("lbtn,bt->bln", attention, present) for slot, attention in self.fusion_attention.items()

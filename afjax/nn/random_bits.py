@@ -13,13 +13,13 @@ _PARITY = 0x1BD11BDA
 
 
 def random_bits(key: PRNGKeyArray, shape: Sequence[int]) -> UInt32[Array, "..."]:
-    """Draws uint32 bits, identical to ``jax.random.bits(key, shape)``.
+    """Draws uint32 bits, identical to ``jax.random.bits(key, shape, jnp.uint32)``.
 
     For threefry keys, the rounds are unrolled so that XLA can fuse them with the operation that uses the bits. On CPU,
     JAX's loop over the rounds goes through memory five times and takes five times as long.
     """
     if jax.random.key_impl(key) != "threefry2x32":
-        return jax.random.bits(key, shape)
+        return jax.random.bits(key, shape, jnp.uint32)
     indices = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
     first, second = _threefry(jax.random.key_data(key), *flat_index(indices, shape))
     return first ^ second

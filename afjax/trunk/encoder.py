@@ -146,7 +146,8 @@ def embed(
             "truncate the rows."
         )
     embeddings = Embeddings(config, dtype)
-    embedded: Any = embeddings.apply({"params": trunk["embeddings"]}, tokens, batch["types"], batch["mask"], key=key)
+    mask = batch["mask"].astype(bool)
+    embedded: Any = embeddings.apply({"params": trunk["embeddings"]}, tokens, batch["types"], mask, key=key)
     return embedded
 
 
@@ -164,7 +165,7 @@ def _check_batch(batch: Mapping[str, AnyArray]) -> None:
         if not any(jnp.issubdtype(batch[name].dtype, kind) for kind in allowed):
             raise UserError(
                 f'batch["{name}"] has the dtype {batch[name].dtype}; tokens and types must be integers, and mask must '
-                "be bool (False at padding) or integers."
+                "be bool (False at padding) or integers (0 at padding)."
             )
 
 
@@ -207,7 +208,7 @@ def encode(
     x = embed(trunk, config, batch, key=embeddings_key, dtype=options.dtype)
     encoder_layer: Any = EncoderLayer(config)
     forms = layer_forms(config)
-    shared = (shared_inputs(trunk, config, batch["mask"], x.dtype), slots.shared)
+    shared = (shared_inputs(trunk, config, batch["mask"].astype(bool), x.dtype), slots.shared)
 
     def run(
         x: Array,

@@ -61,7 +61,7 @@ def encode_under_masks(
     slots.check_depth()
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
-    forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"], x.dtype)
+    forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"].astype(bool), x.dtype)
     encoder_layer: Any = EncoderLayer(config)
     x = x[:, None]  # [batch, branches, length, hidden_size]
     for index, params in enumerate(trunk_layers(trunk)):
@@ -74,7 +74,7 @@ def encode_under_masks(
         x, _ = encoder_layer.apply(
             {"params": params},
             x,
-            shared._replace(mask=jnp.repeat(batch["mask"], branches, axis=0)),
+            shared._replace(mask=jnp.repeat(shared.mask, branches, axis=0)),
             form=jax.tree.map(lambda leaf, i=index: leaf[i], forms),
             slots=_switched_slots(layer_slots, is_on),
             first_token_only=first_token_only and index == config.num_layers - 1,

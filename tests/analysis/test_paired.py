@@ -69,6 +69,19 @@ def test_paired_bootstrap_equals_scores_of_its_resamples() -> None:
     assert found.spread == pytest.approx(abs(whole[2] - whole[0] - whole[3] + whole[1]) / np.sqrt(2))
 
 
+def test_ties_count_on_both_sides_despite_rounding() -> None:
+    # The mean difference over these three pairs is a multiple of 1/30, and zero in many resamples.
+    changes = np.array([[1, -1, 0, 0, 0], [0, 1, -1, 0, 0], [0, 0, 0, 1, -1]])
+    first = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+    pairs = [tuple(mean_scores({"accuracy": answer}) for answer in (first, first + change)) for change in changes]
+    found = paired_bootstrap(pairs, 5, num_resamples=2_000)["accuracy"]
+    (weights,) = resample_weights(5, 2_000, seed=0)
+    totals = weights.astype(int) @ changes.sum(0)
+    assert (totals == 0).sum() > 100
+    side = min((totals <= 0).sum(), (totals >= 0).sum())
+    assert found.p_value == pytest.approx(min(1.0, 2 * (side + 1) / 2_001))
+
+
 def test_resample_blocks_are_reproducible_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("afjax.analysis.paired._BLOCK", 35)
     blocks = list(resample_weights(10, 8, seed=0))

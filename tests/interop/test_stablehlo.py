@@ -15,7 +15,7 @@ import pytest
 from facts import has_facts
 
 from afjax.cli.main import main
-from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
+from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, LhucConfig, PalConfig
 from afjax.errors import UserError
 from afjax.interop import stablehlo
 from afjax.interop.stablehlo import PLATFORMS, export_stablehlo
@@ -126,6 +126,8 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         "topics": make_model("topics", {}, kind="multi_label", trunk=random_trunk("mpnet")),
         "tags": make_model("tags", {}, kind="tagging"),
         "local": make_model("local", {"lora": ADAPTER_PRESETS["lora"]}, trunk=random_trunk("modernbert")),
+        # This fusion has no factored form.
+        "scales": make_model("scales", {"first": LhucConfig(), "second": LhucConfig()}),
     }
     shapes = {
         "fusion": (5, 16),
@@ -135,6 +137,7 @@ def test_files_run_without_afjax_and_give_the_same_logits(
         "topics": (2, 7),
         "tags": (2, 7),
         "local": (2, 7),
+        "scales": (3, 15),
     }
     batches = {f"{name}/tokens": make_batch(shape) for name, shape in shapes.items()}
     # Use the fusion's file with a second batch size and length.

@@ -202,6 +202,16 @@ def test_random_bits_equal_jax(impl: str, shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(bits, jax.random.bits(key, shape))
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_random_bits_do_not_depend_on_the_default_precision(impl: str) -> None:
+    key = jax.random.key(5, impl=impl)
+    bits = random_bits(key, (3, 5))
+    with jax.enable_x64(True):
+        bits_with_x64 = random_bits(key, (3, 5))
+    assert bits_with_x64.dtype == jnp.uint32
+    np.testing.assert_array_equal(bits, bits_with_x64)
+
+
 @given(
     shape=st.lists(st.integers(1, 2**31), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) < 2**63),
     seed=st.integers(0, 99),

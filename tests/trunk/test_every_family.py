@@ -144,6 +144,16 @@ def test_layer_masks_give_the_same_result_as_separate_runs(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", DISTINCT)
+def test_integer_masks_are_nonzero_at_tokens(family: str) -> None:
+    config, trunk = make_trunk(family)
+    batch = make_batch(config)
+    expected, _ = encode(trunk, config, batch)
+    for value in (1, 2, -1):
+        integers = {**batch, "mask": value * batch["mask"].astype(np.int32)}
+        np.testing.assert_array_equal(encode(trunk, config, integers)[0], expected)
+
+
+@pytest.mark.parametrize("family", DISTINCT)
 def test_padding_does_not_affect_other_tokens(family: str) -> None:
     config, trunk = make_trunk(family)
     batch = make_batch(config)
