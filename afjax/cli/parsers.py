@@ -50,7 +50,6 @@ def add_command(
     example: str,
     *,
     run: Callable[[argparse.Namespace], int],
-    group: str = "",
     dotted: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Adds a command to the main parser or to a group.
@@ -61,14 +60,13 @@ def add_command(
       summary: A one-line summary for the help.
       example: The text at the end of the command's help.
       run: Runs the command and returns the exit code.
-      group: Name of the command's group, if any.
       dotted: Prefixes of flags that end with a setting's name, such as ``--config.`` for ``--config.train.epochs=3``.
 
     Returns:
       The command's parser, to add its flags to.
     """
     parser = _add_parser(commands, name, summary, example)
-    parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted), command=f"{group} {name}".strip())
+    parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted))
     return parser
 
 

@@ -40,12 +40,7 @@ def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
     exports = add_group(commands, "export", "export stored models for other programs")
     adapterhub = add_command(
-        exports,
-        "adapterhub",
-        "export an artifact to AdapterHub's library",
-        EXPORT_ADAPTERHUB_EXAMPLE,
-        group="export",
-        run=_adapterhub,
+        exports, "adapterhub", "export an artifact to AdapterHub's library", EXPORT_ADAPTERHUB_EXAMPLE, run=_adapterhub
     )
     adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
@@ -62,7 +57,7 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record it")
     _add_head_flags(adapterhub, "adapter or fusion")
 
-    peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
+    peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, run=_peft)
     peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument("--output", required=True, type=local_file, help="the folder to create")
@@ -73,7 +68,6 @@ def add(commands: Any) -> None:
         "stablehlo",
         "export a model as one file that JAX can run without afjax",
         STABLEHLO_EXAMPLE,
-        group="export",
         run=_stablehlo,
     )
     add_stored_model_flags(stablehlo)

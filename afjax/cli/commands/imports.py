@@ -67,7 +67,6 @@ def add(commands: Any) -> None:
         "adapterhub",
         "import an artifact from AdapterHub's library",
         IMPORT_ADAPTERHUB_EXAMPLE,
-        group="import",
         run=_adapterhub,
     )
     adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
@@ -83,9 +82,7 @@ def add(commands: Any) -> None:
 
 
 def _add_peft(imports: Any) -> None:
-    peft = add_command(
-        imports, "peft", "import a LoRA adapter from PEFT", IMPORT_PEFT_EXAMPLE, group="import", run=_peft
-    )
+    peft = add_command(imports, "peft", "import a LoRA adapter from PEFT", IMPORT_PEFT_EXAMPLE, run=_peft)
     peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument(
@@ -109,9 +106,7 @@ def _add_peft(imports: Any) -> None:
 
 def _add_adapter_bert(imports: Any) -> None:
     summary = "import a checkpoint of Houlsby 2019's code as an adapter and a head"
-    adapter = add_command(
-        imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, group="import", run=_adapter_bert
-    )
+    adapter = add_command(imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, run=_adapter_bert)
     adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or its folder")
     adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
     adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
@@ -125,9 +120,7 @@ def _add_adapter_bert(imports: Any) -> None:
 
 
 def _add_bert(imports: Any) -> None:
-    bert = add_command(
-        imports, "bert", "import Google's BERT checkpoint as a trunk", IMPORT_BERT_EXAMPLE, group="import", run=_bert
-    )
+    bert = add_command(imports, "bert", "import Google's BERT checkpoint as a trunk", IMPORT_BERT_EXAMPLE, run=_bert)
     bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or its folder")
     bert.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
     bert.add_argument("--config", metavar="FILE", help="bert_config.json (next to the checkpoint)")
@@ -138,7 +131,7 @@ def _add_bert(imports: Any) -> None:
 
 def _add_bert_n_pals(imports: Any) -> None:
     summary = "import a checkpoint of Stickland & Murray 2019's code as a trunk, adapters and heads"
-    pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import", run=_bert_n_pals)
+    pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, run=_bert_n_pals)
     pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
     pals.add_argument("--config", required=True, metavar="FILE", help="the config that FILE was trained with")
     pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="the tasks of FILE, in checkpoint order")

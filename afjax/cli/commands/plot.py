@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
         "search": ("adapter architecture search, from its sweep", SEARCH_EXAMPLE),
     }
     for name, (summary, example) in figures.items():
-        parser = add_command(plots, name, summary, example, group="plot", run=functools.partial(_run, name))
+        parser = add_command(plots, name, summary, example, run=functools.partial(_run, name))
         add_runs_flags(parser)
         parser.add_argument(
             "--output", required=True, type=local_file, help="output path, for .png, .svg and .csv files"

@@ -25,7 +25,7 @@ tokens for a text. The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
     summary = "plot fusions' attention to their adapters, over a split or per token of a text"
-    parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
+    parser = add_command(plots, "activations", summary, EXAMPLE, run=_run)
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
     parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one per target task")

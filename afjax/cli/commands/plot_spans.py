@@ -19,7 +19,7 @@ The CSV file has every metric for every span."""
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
     summary = "plot the drop in score without the adapters of each span of layers"
-    parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
+    parser = add_command(plots, "spans", summary, EXAMPLE, run=_run)
     add_model_flags(parser)
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")

@@ -26,16 +26,12 @@ are shortened to their last component. Incoming artifacts are fully checked befo
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
     actions = add_group(commands, "store", "list, check or share a store's artifacts", STORE_EXAMPLE, "ACTION")
-    add_command(actions, "ls", "list a store's artifacts", STORE_EXAMPLE, group="store", run=_list)
-    show = add_command(actions, "show", "show the artifacts with a name", STORE_EXAMPLE, group="store", run=_show)
+    add_command(actions, "ls", "list a store's artifacts", STORE_EXAMPLE, run=_list)
+    show = add_command(actions, "show", "show the artifacts with a name", STORE_EXAMPLE, run=_show)
     show.add_argument("name", metavar="NAME", help="name of the artifacts to show")
-    add_command(actions, "verify", "read and check all artifacts in a store", STORE_EXAMPLE, group="store", run=_verify)
-    pack = add_command(
-        actions, "pack", "write an artifact and its dependencies to one file", SHARE_EXAMPLE, group="store", run=_pack
-    )
-    push = add_command(
-        actions, "push", "upload an artifact to the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
-    )
+    add_command(actions, "verify", "read and check all artifacts in a store", STORE_EXAMPLE, run=_verify)
+    pack = add_command(actions, "pack", "write an artifact and its dependencies to one file", SHARE_EXAMPLE, run=_pack)
+    push = add_command(actions, "push", "upload an artifact to the Hugging Face hub", SHARE_EXAMPLE, run=_push)
     for out in (pack, push):
         out.add_argument("name", metavar="NAME", help="name of the artifact to share")
         out.add_argument(
@@ -53,17 +49,10 @@ def add(commands: Any) -> None:
     pack.add_argument("--output", required=True, metavar="FILE.tar", help="the output file; replaced if it exists")
     push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository; created if missing")
     push.add_argument("--private", action="store_true", help="make the repository private if it is new")
-    unpack = add_command(
-        actions, "unpack", "check a packed file and add it to a store", SHARE_EXAMPLE, group="store", run=_unpack
-    )
+    unpack = add_command(actions, "unpack", "check a packed file and add it to a store", SHARE_EXAMPLE, run=_unpack)
     unpack.add_argument("file", metavar="FILE.tar", help="a file from afjax store pack")
     pull = add_command(
-        actions,
-        "pull",
-        "download artifacts from the Hugging Face hub into a store",
-        SHARE_EXAMPLE,
-        group="store",
-        run=_pull,
+        actions, "pull", "download artifacts from the Hugging Face hub into a store", SHARE_EXAMPLE, run=_pull
     )
     pull.add_argument("repo", metavar="USER/REPO", help="a repository from afjax store push")
     pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
