@@ -135,9 +135,9 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
 def _exit_code(arguments: argparse.Namespace) -> int:
     """Runs the command, and prints the message of any error that the user can correct."""
     try:
-        code: int = arguments.run(arguments)
+        code: int | None = arguments.run(arguments)
         sys.stdout.flush()
-        return code
+        return code or 0
     except BaseException as error:
         explained = explain(error)
         if explained is None:

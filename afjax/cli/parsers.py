@@ -49,7 +49,7 @@ def add_command(
     summary: str,
     example: str,
     *,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], int | None],
     dotted: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Adds a command to the main parser or to a group.
@@ -59,7 +59,7 @@ def add_command(
       name: The command's name.
       summary: A one-line summary for the help.
       example: The text at the end of the command's help.
-      run: Runs the command and returns the exit code.
+      run: Runs the command and returns the exit code. None means 0.
       dotted: Prefixes of flags that end with a setting's name, such as ``--config.`` for ``--config.train.epochs=3``.
 
     Returns:

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.bench import step_time as bench
 
     check_value(PositiveInt, arguments.num_steps, "--num_steps")
@@ -56,4 +56,3 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     if arguments.json:
         print(json.dumps(figures))
-    return 0

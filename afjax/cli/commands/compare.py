@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis import compare as comparing
     from afjax.analysis.sides import open_sides
     from afjax.trunk.pretrained import load_trunk
@@ -70,4 +70,3 @@ def _run(arguments: argparse.Namespace) -> int:
     print("\n".join(comparing.to_lines(comparison)))
     if arguments.json:
         print(json.dumps(comparing.to_json(comparison)))
-    return 0

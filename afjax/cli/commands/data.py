@@ -45,14 +45,14 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli import task_lines
 
     if (arguments.action == "show") != (arguments.task is not None):
         raise UserError('Pass a TASK with "data show", and none with "data list".')
     if arguments.action == "list":
         print("\n".join(task_lines.list_lines(as_json=arguments.json)))
-        return 0
+        return
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
@@ -69,4 +69,3 @@ def _run(arguments: argparse.Namespace) -> int:
         as_json=arguments.json,
     )
     print("\n".join(lines))
-    return 0

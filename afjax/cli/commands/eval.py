@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.data.notices import blank_texts, no_better_than_majority
 
     task_model = load_stored_model(arguments)
@@ -48,4 +48,3 @@ def _run(arguments: argparse.Namespace) -> int:
         if notice:
             print_line(f"Note: {notice}")
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
-    return 0

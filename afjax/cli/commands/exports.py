@@ -88,7 +88,7 @@ def _add_head_flags(parser: argparse.ArgumentParser, trained_with: str) -> None:
     heads.add_argument("--no_head", action="store_true", help=f"leave out the head of the {trained_with}")
 
 
-def _adapterhub(arguments: argparse.Namespace) -> int:
+def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import export_adapterhub
 
     written = export_adapterhub(
@@ -102,17 +102,15 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         head=arguments.head,
     )
     _print_written(written)
-    return 0
 
 
-def _peft(arguments: argparse.Namespace) -> int:
+def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import export_peft
 
     written = export_peft(
         arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, head=arguments.head
     )
     _print_written(written)
-    return 0
 
 
 def _print_written(written: Sequence[tuple[str, Path]]) -> None:
@@ -120,7 +118,7 @@ def _print_written(written: Sequence[tuple[str, Path]]) -> None:
         print(f"{path}: {description}")
 
 
-def _stablehlo(arguments: argparse.Namespace) -> int:
+def _stablehlo(arguments: argparse.Namespace) -> None:
     from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
 
     platforms = check_platforms(split_names(arguments.platforms))
@@ -129,4 +127,3 @@ def _stablehlo(arguments: argparse.Namespace) -> int:
     )
     size, names = description["file"]["bytes"] / 1e6, ", ".join(description["platforms"])
     print(f"{arguments.output}: {size:.1f} MB, for {names}; {description_path(arguments.output)} says how to run it.")
-    return 0

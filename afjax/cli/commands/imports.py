@@ -150,7 +150,7 @@ def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbor: str) -> Non
     )
 
 
-def _peft(arguments: argparse.Namespace) -> int:
+def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import PeftHead, import_peft
     from afjax.trunk.pretrained import load_trunk
 
@@ -168,10 +168,9 @@ def _peft(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
     )
     _print_imported(imported)
-    return 0
 
 
-def _adapterhub(arguments: argparse.Namespace) -> int:
+def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import import_adapterhub
     from afjax.trunk.pretrained import load_trunk
 
@@ -184,7 +183,6 @@ def _adapterhub(arguments: argparse.Namespace) -> int:
         overwrite=arguments.overwrite,
     )
     _print_imported(imported)
-    return 0
 
 
 def _print_imported(imported: "Sequence[Imported]") -> None:
@@ -193,7 +191,7 @@ def _print_imported(imported: "Sequence[Imported]") -> None:
         print("; ".join([f"{artifact.kind}/{artifact.name}", *artifact.notes]))
 
 
-def _adapter_bert(arguments: argparse.Namespace) -> int:
+def _adapter_bert(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapter_bert import import_adapter_bert
 
     model = import_adapter_bert(
@@ -212,10 +210,9 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
             "not, so logits will differ slightly. To create a matching trunk, use afjax import bert --gelu=tanh."
         )
     print("\n".join(lines))
-    return 0
 
 
-def _bert(arguments: argparse.Namespace) -> int:
+def _bert(arguments: argparse.Namespace) -> None:
     from afjax.interop.google_bert import import_bert
 
     trunk = import_bert(
@@ -229,10 +226,9 @@ def _bert(arguments: argparse.Namespace) -> int:
     )
     layers = counted(trunk.config.num_layers, "layer")
     print(f"trunk {arguments.output}: {layers} of {trunk.config.hidden_size}, {trunk.sha256}")
-    return 0
 
 
-def _bert_n_pals(arguments: argparse.Namespace) -> int:
+def _bert_n_pals(arguments: argparse.Namespace) -> None:
     from afjax.interop.bert_n_pals import PalsFiles, import_bert_n_pals
 
     models = import_bert_n_pals(
@@ -246,7 +242,6 @@ def _bert_n_pals(arguments: argparse.Namespace) -> int:
     )
     print(f"trunk {arguments.output}: {models[0].trunk.sha256}")
     print("\n".join(line for model in models for line in _stored_lines(model, arguments.store)))
-    return 0
 
 
 def _stored_lines(model: "TaskModel", store: str) -> list[str]:

@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
             parser.add_argument("--task", default="", help="plot a single task instead of percentiles over tasks")
 
 
-def _run(name: str, arguments: argparse.Namespace) -> int:
+def _run(name: str, arguments: argparse.Namespace) -> None:
     from afjax.analysis import cells, figures, runs
 
     figures.check_output(arguments.output)
@@ -90,7 +90,6 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     for note in collection.left_out(tasks):
         print_line(f"Left out: {note}.")
     print("\n".join(map(str, paths)))
-    return 0
 
 
 def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection", tasks: Sequence[str]) -> list[Path]:

@@ -47,7 +47,7 @@ def add(plots: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax import store
     from afjax.analysis.activation_figures import check_layers, draw_activations, draw_token_activations
     from afjax.analysis.activations import mean_activations, token_activations
@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 "training."
             )
             print_line(message)
-        return 0
+        return
     splits = []
     for index, model in enumerate(models):
         source = sources[index] if sources else ""
@@ -102,7 +102,6 @@ def _run(arguments: argparse.Namespace) -> int:
         for model, rows in zip(models, splits, strict=True)
     ]
     print_written(draw_activations(means, arguments.output, layers=layers))
-    return 0
 
 
 def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:

@@ -29,7 +29,7 @@ def add(plots: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis.figures import check_output
     from afjax.analysis.spans import draw_spans, score_spans
     from afjax.tasks.kinds import check_metric
@@ -45,4 +45,3 @@ def _run(arguments: argparse.Namespace) -> int:
     paths = draw_spans(scores, metric, arguments.output, title=title)
     print(summary)
     print_written(paths)
-    return 0

@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli.predictions import FIELDS, write_predictions
     from afjax.tasks.prediction_rows import STANDARD, parse_keep, read_prediction_rows
 
@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
     keep = parse_keep(arguments.keep, FIELDS)
     if arguments.all is not None or not (arguments.adapter or arguments.fusion or arguments.head):
         _predict_many(arguments, keep)
-        return 0
+        return
     task_model = load_stored_model(arguments)
     rows = read_prediction_rows(
         arguments.input, task_model.task, task_model.text_columns, keep=keep, file_format=arguments.input_format
@@ -92,7 +92,6 @@ def _run(arguments: argparse.Namespace) -> int:
     write_predictions(
         arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
     )
-    return 0
 
 
 def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:

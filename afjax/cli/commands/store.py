@@ -63,18 +63,16 @@ def add(commands: Any) -> None:
         parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _list(arguments: argparse.Namespace) -> None:
     from afjax.cli.store_lines import list_lines
 
     print("\n".join(list_lines(arguments.store)))
-    return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show(arguments: argparse.Namespace) -> None:
     from afjax.cli.store_lines import show_lines
 
     print("\n".join(show_lines(arguments.store, arguments.name)))
-    return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -85,39 +83,35 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if all_intact else 2
 
 
-def _pack(arguments: argparse.Namespace) -> int:
+def _pack(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
     options = {"kind": arguments.kind, "head": arguments.head, "license": arguments.license}
     shared = share.pack(arguments.store, arguments.name, arguments.output, **options)
     print("\n".join(shared_lines(f"{arguments.output} contains", shared)))
-    return 0
 
 
-def _unpack(arguments: argparse.Namespace) -> int:
+def _unpack(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
     manifests = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
     print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
-    return 0
 
 
-def _push(arguments: argparse.Namespace) -> int:
+def _push(arguments: argparse.Namespace) -> None:
     from afjax import share
 
     names = ("kind", "head", "license", "private")
     options = {name: getattr(arguments, name) for name in names}
     print(share.push(arguments.store, arguments.name, arguments.repo, **options))
-    return 0
 
 
-def _pull(arguments: argparse.Namespace) -> int:
+def _pull(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
     options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
     manifests = share.pull(arguments.repo, arguments.store, **options)
     print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
-    return 0

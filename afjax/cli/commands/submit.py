@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
     add_mismatch_flag(parser)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli import submission
     from afjax.cli.submit_plan import plan
 
@@ -73,4 +73,3 @@ def _run(arguments: argparse.Namespace) -> int:
         max_length=arguments.max_length,
     )
     print("\n".join(lines))
-    return 0

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--output", type=local_file, help="the output file (the terminal)")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis import formats, runs, tables
     from afjax.errors import UserError
 
@@ -62,4 +62,3 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         write_output(output, text)
         print_line(f"Written to {output}")
-    return 0
