@@ -127,10 +127,10 @@ def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max_length", type=int, default=128, help="maximum tokens per row; longer rows are truncated (128)"
-    )
+def add_length_flag(parser: argparse.ArgumentParser, default: int | None = 128) -> None:
+    """Adds the flag for the length of rows. The default None means the length used in training."""
+    description = f"maximum tokens per row; longer rows are truncated ({default or 'as in training'})"
+    parser.add_argument("--max_length", type=int, default=default, help=description)
 
 
 def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

@@ -5,7 +5,7 @@ import functools
 import json
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_source_flags
+from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_source_flags
 from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
@@ -34,9 +34,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--metric", default="", help="the metric to compare (the task's main metric)")
     parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, add_source_flags
+from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, add_source_flags
 from afjax.cli.stored_model import load_stored_model, rows_of
 from afjax.display.terminal import print_line
 
@@ -20,9 +20,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "eval", "score a stored model on labeled rows", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to score (dev)")
     parser.add_argument(

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, local_file_name
+from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, local_file_name
 from afjax.cli.stored_model import load_stored_model
 from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.errors import UserError
@@ -37,9 +37,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "predict", "predict the rows of a file", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     parser.add_argument(
         "--input",
         required=True,

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, local_file, one_of
+from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_trunk_flag, local_file, one_of
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.errors import UserError
 
@@ -36,9 +36,7 @@ def add(commands: Any) -> None:
         help="the split to predict for squad (dev); the other benchmarks only have test",
     )
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     parser.add_argument(
         "--partial", action="store_true", help="skip missing heads and test sets, whose scores will be meaningless"
     )
