@@ -63,7 +63,7 @@ def test_model_from_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"another run's model \"cb-pfeiffer\".*--store .*/1 "):
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
-        open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
+        open_sides(f"{first},{second}", no_trunk, moved=Moved(str(second / "store")))
     # Runs are different if either their seeds or their scores differ.
     for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
         other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)

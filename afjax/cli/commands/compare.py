@@ -42,20 +42,19 @@ def add(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis import compare as comparing
     from afjax.analysis.sides import open_sides
+    from afjax.analysis.workdirs import Moved
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
     check_value(PositiveInt, arguments.resamples, "--resamples")
     check_value(NonNegativeInt, arguments.seed, "--seed")
-    options: dict[str, Any] = {
-        "store_folder": arguments.store,
-        "trunk": arguments.trunk,
-        "task": arguments.task,
-        "allow_mismatch": arguments.allow_mismatch,
-    }
+    moved = Moved(arguments.store, arguments.trunk)
     # Cache the trunk, because both sides usually share it.
     load = functools.cache(load_trunk)
-    first, second = (open_sides(text, load, **options) for text in (arguments.a, arguments.b))
+    first, second = (
+        open_sides(text, load, moved=moved, task=arguments.task, allow_mismatch=arguments.allow_mismatch)
+        for text in (arguments.a, arguments.b)
+    )
     comparison = comparing.compare(
         first,
         second,
