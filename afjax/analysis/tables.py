@@ -163,20 +163,13 @@ def arrows(grid: Grid) -> Table:
             f"of pfeiffer or mt-pfeiffer, but there are only {', '.join(grid.methods)}."
         )
     rows, data = [], []
-    ups = dict.fromkeys(pairs, 0)
     for task in grid.tasks:
-        texts = []
-        for fusion, adapter in pairs:
-            change = _difference(grid, task, fusion, adapter)
-            texts.append(GAP if change is None else arrow(change))
-            ups[fusion, adapter] += texts[-1] == UP
-            data.append((task, fusion, adapter, change, texts[-1] if change is not None else ""))
-        rows.append((_task(task, grid), *texts))
-    counts = [
-        sum((task, fusion) in grid.cells and (task, adapter) in grid.cells for task in grid.tasks)
-        for fusion, adapter in pairs
-    ]
-    rows.append(("better", *(f"{ups[pair]}/{count}" for pair, count in zip(pairs, counts, strict=True))))
+        changes = [_difference(grid, task, *pair) for pair in pairs]
+        texts = ["" if change is None else arrow(change) for change in changes]
+        rows.append((_task(task, grid), *(text or GAP for text in texts)))
+        data += [(task, *pair, change, text) for pair, change, text in zip(pairs, changes, texts, strict=True)]
+    arrows_by_pair = [[line[-1] for line in data if line[1:3] == pair and line[-1]] for pair in pairs]
+    rows.append(("better", *(f"{texts.count(UP)}/{len(texts)}" for texts in arrows_by_pair)))
     used = [method for method in grid.methods if any(method in pair for pair in pairs)]
     note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
     header = ("task", *(f"{fusion} vs {adapter}" for fusion, adapter in pairs))
