@@ -139,10 +139,6 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     source.add_argument("--data_dir", help="the folder with all tasks' folders; the head's task is found by name")
 
 
-def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace existing artifacts or files of the same name")
-
-
 def split_numbers(text: str, flag: str) -> list[int]:
     """Parses a flag's comma-separated numbers. An empty text has none.
 

@@ -5,7 +5,7 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from afjax.cli.parsers import add_command, add_group, add_length_flag, add_overwrite_flag
+from afjax.cli.parsers import add_command, add_group, add_length_flag
 from afjax.cli.stored_model import set_up_libraries
 from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
@@ -70,21 +70,24 @@ def add(commands: Any) -> None:
         run=_adapterhub,
     )
     adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
-    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--name", default="", help="new name of the adapter, or of a setup's fusion (unchanged)")
     adapterhub.add_argument("--trunk", default="", help="the trunk that SOURCE was trained on (recorded in SOURCE)")
-    add_overwrite_flag(adapterhub)
 
     _add_peft(imports)
     _add_adapter_bert(imports)
     _add_bert(imports)
     _add_bert_n_pals(imports)
+    for name, parser in imports.choices.items():
+        if name != "bert":  # A trunk is not in a store.
+            parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+        parser.add_argument(
+            "--overwrite", action="store_true", help="replace existing artifacts or files of the same name"
+        )
 
 
 def _add_peft(imports: Any) -> None:
     peft = add_command(imports, "peft", "import a LoRA adapter from PEFT", IMPORT_PEFT_EXAMPLE, run=_peft)
     peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
-    peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument(
         "--name", default="", help="name of the adapter and head in the store (the exported name, or the folder's)"
     )
@@ -101,7 +104,6 @@ def _add_peft(imports: Any) -> None:
         help="maximum tokens per row; longer rows are truncated (128, or the length that afjax exported)",
     )
     peft.add_argument("--no_head", action="store_true", help="leave out the head")
-    add_overwrite_flag(peft)
 
 
 def _add_adapter_bert(imports: Any) -> None:
@@ -109,14 +111,12 @@ def _add_adapter_bert(imports: Any) -> None:
     adapter = add_command(imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, run=_adapter_bert)
     adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or its folder")
     adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
-    adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapter.add_argument("--name", required=True, help="name of the adapter and head in the store")
     adapter.add_argument("--task", default="", help="name of the benchmark task (same as --name)")
     adapter.add_argument(
         "--labels", default="", metavar="NAME,NAME", help="label names, in output order (the task's, or 0,1,...)"
     )
     add_length_flag(adapter)
-    add_overwrite_flag(adapter)
 
 
 def _add_bert(imports: Any) -> None:
@@ -126,7 +126,6 @@ def _add_bert(imports: Any) -> None:
     bert.add_argument("--config", metavar="FILE", help="bert_config.json (next to the checkpoint)")
     bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='the meaning of "gelu" (exact)')
     _add_vocabulary_flags(bert, "the checkpoint")
-    add_overwrite_flag(bert)
 
 
 def _add_bert_n_pals(imports: Any) -> None:
@@ -136,11 +135,9 @@ def _add_bert_n_pals(imports: Any) -> None:
     pals.add_argument("--config", required=True, metavar="FILE", help="the config that FILE was trained with")
     pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="the tasks of FILE, in checkpoint order")
     pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
-    pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
     pals.add_argument("--name", default="", help="prefix for the tasks' names in the store: NAME-TASK")
     _add_vocabulary_flags(pals, "--config")
     add_length_flag(pals)
-    add_overwrite_flag(pals)
 
 
 def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbor: str) -> None:
