@@ -85,16 +85,6 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {
 }
 
 
-def write(table: Table, form: str) -> str:
-    """Formats a table in one of the ``FORMATS``.
-
-    Raises:
-      UserError: The format is unknown.
-    """
-    check_choice(form, FORMATS, "format")
-    return FORMATS[form](table)
-
-
 def check_choice(given: str, allowed: Iterable[str], what: str) -> None:
     """Raises UserError unless ``given`` is one of the allowed names."""
     names = list(allowed)

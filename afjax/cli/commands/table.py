@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> None:
         by_size=arguments.by_size,
         by_sampler=arguments.layout == "pals",
     )
-    text = formats.write(tables.make_table(arguments.layout, grid), arguments.format)
+    text = formats.FORMATS[arguments.format](tables.make_table(arguments.layout, grid))
     if output is None:
         print(text, end="")
     else:
