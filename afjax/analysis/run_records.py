@@ -55,12 +55,12 @@ class RunRecord:
     method: str
     seed: int
     metrics: Mapping[str, float]
-    config: ExperimentConfig | None
+    config: ExperimentConfig | None = None
     adapter: Adapter | None
-    adapters: Mapping[str, int]
+    adapters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     own_parameters: int | None
-    shared_parameters: int
-    inputs: Mapping[str, str]
+    shared_parameters: int = 0
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trunk: str
     trunk_name: str
     trunk_parameters: int | None

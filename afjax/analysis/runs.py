@@ -171,25 +171,17 @@ class _Stores:
 
     def _record(self, folder: epath.Path, manifest: Manifest) -> RunRecord:
         task: TaskConfig = from_dict(TaskConfig, manifest.task, "task")
-        adapter, method, adapters = None, "fusion", {}
-        if manifest.kind == "adapters":
-            adapter = from_dict(Adapter, manifest.config, "adapter")
-            method = architecture_name(adapter)
-        else:
-            adapters = self.adapters(str(folder), manifest)
+        adapter = from_dict(Adapter, manifest.config, "adapter") if manifest.kind == "adapters" else None
         has_head = manifest.name in store.names(folder, "heads")
         head = store.read_manifest(folder, "heads", manifest.name).num_parameters if has_head else 0
         return RunRecord(
             task_config=task,
-            method=method,
+            method="fusion" if adapter is None else architecture_name(adapter),
             seed=manifest.seed,
             metrics=_finite(manifest.metrics),
-            config=None,
             adapter=adapter,
-            adapters=adapters,
+            adapters=self.adapters(str(folder), manifest),
             own_parameters=manifest.num_parameters + head,
-            shared_parameters=0,
-            inputs={},
             trunk=manifest.trunk["sha256"],
             trunk_name=manifest.trunk["name"],
             trunk_parameters=trunk_size(manifest.trunk["name"], None),
