@@ -271,15 +271,15 @@ def _row_counts(
     first: Float[np.ndarray, "rows"], second: Float[np.ndarray, "rows"], *, numbers: bool
 ) -> dict[str, int]:
     if numbers:
-        nearer = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
-        return {name: int(rows.sum()) for name, rows in nearer.items()}
-    first_right, second_right = first == 0, second == 0
-    rows = {
-        "both_right": first_right & second_right,
-        "only_a": first_right & ~second_right,
-        "only_b": ~first_right & second_right,
-        "both_wrong": ~first_right & ~second_right,
-    }
+        rows = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
+    else:
+        first_right, second_right = first == 0, second == 0
+        rows = {
+            "both_right": first_right & second_right,
+            "only_a": first_right & ~second_right,
+            "only_b": ~first_right & second_right,
+            "both_wrong": ~first_right & ~second_right,
+        }
     return {name: int(which.sum()) for name, which in rows.items()}
 
 
