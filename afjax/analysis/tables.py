@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, task_metrics
+from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, parse_seeds, task_metrics
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
 from afjax.config.flags import split_names
@@ -109,7 +109,7 @@ def make_grid(
     run_seeds = {
         task: {seed for method in shown_methods for seed in _seeds_of(cells, task, method)} for task in shown_tasks
     }
-    requested_seeds = _numbers(seeds) if seeds else None
+    requested_seeds = tuple(dict.fromkeys(parse_seeds(seeds))) if seeds else None
     needed = {task: requested_seeds or tuple(sorted(run_seeds[task])) or (0,) for task in shown_tasks}
     # Name unfinished runs like the cells, so that the commands for missing runs resume them.
     unfinished = tuple(
@@ -367,11 +367,12 @@ def _table(
     for task in grid.tasks:
         for method in grid.methods:
             line = " && ".join(gaps.get((task, method), []))
+            numbers: tuple[Any, ...] = (None,) * 5
             if (task, method) in grid.cells:
                 cell = grid.cells[task, method]
-                data.append((task, method, *_numbers_of(cell, grid), line))
-            else:
-                data.append((task, method, grid.metrics[task], *[None] * 5, line))
+                seeds = " ".join(map(str, cell.seeds))
+                numbers = cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
+            data.append((task, method, grid.metrics[task], *numbers, line))
     notes = [*first, *_notes(grid)]
     commands = tuple(dict.fromkeys(line for lines in gaps.values() for line in lines))
     return Table(title, header, tuple(rows), tuple(notes), commands, _DATA, tuple(data))
@@ -446,12 +447,6 @@ def _mean(grid: Grid, method: str) -> str:
     return f"{statistics.fmean(cell.mean for cell in cells):.2f}" if len(cells) == len(grid.tasks) else GAP
 
 
-def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
-    """Returns a cell's values for the columns ``metric`` to ``runs`` of ``_DATA``."""
-    seeds = " ".join(map(str, cell.seeds))
-    return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
-
-
 def _difference(grid: Grid, task: str, method: str, other: str) -> float | None:
     cells = [grid.cells.get((task, name)) for name in (method, other)]
     return None if cells[0] is None or cells[1] is None else cells[0].mean - cells[1].mean
@@ -459,10 +454,3 @@ def _difference(grid: Grid, task: str, method: str, other: str) -> float | None:
 
 def _seeds_of(cells: Mapping[tuple[str, str], Cell], task: str, method: str) -> tuple[int, ...]:
     return cells[task, method].seeds if (task, method) in cells else ()
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(dict.fromkeys(int(number) for number in text.split(",")))
-    except ValueError:
-        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None

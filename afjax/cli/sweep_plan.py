@@ -12,6 +12,7 @@ from typing import Any
 
 from etils import epath
 
+from afjax.analysis.cells import parse_seeds
 from afjax.cli.configs import argument_settings, load_experiment, run_config_file
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
@@ -279,10 +280,7 @@ def _split(setting: str, text: str) -> list[str]:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        seeds = tuple(int(seed) for seed in text.split(","))
-    except ValueError:
-        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None
+    seeds = parse_seeds(text)
     if len(set(seeds)) != len(seeds):
         raise UserError(f'--seeds is "{text}"; list each seed once.')
     return seeds

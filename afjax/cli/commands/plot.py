@@ -69,22 +69,19 @@ def add(commands: Any) -> None:
 
 
 def _run(name: str, arguments: argparse.Namespace) -> None:
-    from afjax.analysis import cells, figures, runs
+    from afjax.analysis import cells, figures, runs, sweep_figures
 
     figures.check_output(arguments.output)
     collection = runs.collect(split_folders(arguments.runs))
     all_tasks = sorted({record.task for record in collection.records})
     tasks = cells.chosen(arguments.tasks, "--tasks", all_tasks)
     records = [record for task in tasks for record in collection.records if record.task == task]
-    if name in ("robustness", "search"):
-        from afjax.analysis import sweep_figures
-
-        if name == "robustness":
-            scores = sweep_figures.robustness(records, metric=arguments.metric)
-            paths = sweep_figures.draw_robustness(scores, arguments.output)
-        else:
-            scores = sweep_figures.search(records, metric=arguments.metric)
-            paths = sweep_figures.draw_search(scores, arguments.output)
+    if name == "robustness":
+        scores = sweep_figures.robustness(records, metric=arguments.metric)
+        paths = sweep_figures.draw_robustness(scores, arguments.output)
+    elif name == "search":
+        scores = sweep_figures.search(records, metric=arguments.metric)
+        paths = sweep_figures.draw_search(scores, arguments.output)
     else:
         paths = _plot_grid(name, arguments, collection, tasks)
     for note in collection.left_out(tasks):
