@@ -1,6 +1,7 @@
 """``afjax submit``: predicts a benchmark's test sets for its server."""
 
 import argparse
+import functools
 from typing import Any
 
 from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_trunk_flag, local_file, one_of
@@ -60,12 +61,14 @@ def _run(arguments: argparse.Namespace) -> None:
         partial=arguments.partial,
     )
     # A plan has at least one head. A head for a different trunk raises an error when its model is loaded.
-    head = next(job.head for job in jobs if job.head)
-    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
+    heads = list(dict.fromkeys(job.head for job in jobs if job.head))
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", heads[0])
+    # Load all models before the first prediction, to reveal errors early. They use no device memory until they predict.
+    load = functools.partial(submission.load_model, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch)
     lines = submission.write(
         arguments.benchmark,
         jobs,
-        submission.load_models(jobs, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch),
+        {head: load(head) for head in heads},
         output=arguments.output,
         batch_size=arguments.batch_size,
         max_length=arguments.max_length,
