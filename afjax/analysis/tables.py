@@ -173,13 +173,8 @@ def arrows(grid: Grid) -> Table:
     used = [method for method in grid.methods if any(method in pair for pair in pairs)]
     note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
     header = ("task", *(f"{fusion} vs {adapter}" for fusion, adapter in pairs))
-    table = _table(
-        "Changes in dev scores",
-        header,
-        rows,
-        dataclasses.replace(grid, methods=tuple(used)),
-        first=(note, *uneven_seeds_note(grid, pairs)),
-    )
+    notes = (note, *uneven_seeds_note(grid, pairs))
+    table = _table("Changes in dev scores", header, rows, dataclasses.replace(grid, methods=tuple(used)), first=notes)
     return dataclasses.replace(
         table, data_header=("task", "method", "against", "difference", "arrow"), data=tuple(data)
     )
@@ -259,13 +254,8 @@ def pals(grid: Grid) -> Table:
         rows.append((name, sampler or GAP, relative_size, *texts, _mean(grid, method)))
         sizes[method] = (name, sampler, total)
     header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
-    table = _table(
-        "Total parameters of all tasks, and dev scores",
-        header,
-        rows,
-        grid,
-        first=(_PARAMETERS, *_unknown_sizes_note(grid)),
-    )
+    title = "Total parameters of all tasks, and dev scores"
+    table = _table(title, header, rows, grid, first=(_PARAMETERS, *_unknown_sizes_note(grid)))
     return _with_columns(table, ("method", "sampler", "parameters_relative"), sizes)
 
 
