@@ -139,6 +139,11 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     source.add_argument("--data_dir", help="the folder with all tasks' folders; the head's task is found by name")
 
 
+def flags(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Returns the values of some flags, to pass them on as arguments of the same names."""
+    return {name: getattr(arguments, name) for name in names}
+
+
 def split_numbers(text: str, flag: str) -> list[int]:
     """Parses a flag's comma-separated numbers. An empty text has none.
 

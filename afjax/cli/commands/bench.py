@@ -5,7 +5,7 @@ import dataclasses
 import json
 from typing import Any
 
-from afjax.cli.parsers import add_command, one_of
+from afjax.cli.parsers import add_command, flags, one_of
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
@@ -39,8 +39,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from afjax.bench import step_time as bench
 
     check_value(PositiveInt, arguments.num_steps, "--num_steps")
-    settings = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(bench.Case)}
-    prepared = bench.prepare(bench.Case(**settings))
+    names = [field.name for field in dataclasses.fields(bench.Case)]
+    prepared = bench.prepare(bench.Case(**flags(arguments, *names)))
     figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)
     print(
         f"{arguments.trunk}, {arguments.method}, {arguments.mode}: median step {figures['median_step_s']:.3f} s, "

@@ -5,7 +5,7 @@ import functools
 import json
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_source_flags
+from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_source_flags, flags
 from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
@@ -52,17 +52,15 @@ def _run(arguments: argparse.Namespace) -> None:
     # Cache the trunk, because both sides usually share it.
     load = functools.cache(load_trunk)
     first, second = (
-        open_sides(text, load, moved=moved, task=arguments.task, allow_mismatch=arguments.allow_mismatch)
+        open_sides(text, load, moved=moved, **flags(arguments, "task", "allow_mismatch"))
         for text in (arguments.a, arguments.b)
     )
     comparison = comparing.compare(
         first,
         second,
-        rows_of(first[0].model, arguments.split, source=arguments.source, data_dir=arguments.data_dir),
-        metric=arguments.metric,
-        batch_size=arguments.batch_size,
-        max_length=arguments.max_length,
+        rows_of(first[0].model, **flags(arguments, "split", "source", "data_dir")),
         bootstrap=comparing.Bootstrap(arguments.resamples, arguments.seed),
+        **flags(arguments, "metric", "batch_size", "max_length"),
     )
     print("\n".join(comparing.to_lines(comparison)))
     if arguments.json:

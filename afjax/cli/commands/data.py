@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from typing import Any, get_args
 
-from afjax.cli.parsers import add_command, add_length_flag, one_of
+from afjax.cli.parsers import add_command, add_length_flag, flags, one_of
 from afjax.cli.stored_model import set_up_libraries
 from afjax.config.tasks import NAMED_SOURCES, TaskKind
 from afjax.errors import UserError
@@ -57,15 +57,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
     set_up_libraries()
     task = task_lines.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
-    names = ("kind", "text_a", "text_b", "label")
-    task = dataclasses.replace(task, **{name: getattr(arguments, name) for name in names if getattr(arguments, name)})
-    lines = task_lines.show_lines(
-        task,
-        load_trunk(arguments.trunk),
-        max_length=arguments.max_length,
-        batch_size=arguments.batch_size,
-        split=arguments.split,
-        platform=arguments.platform,
-        as_json=arguments.json,
-    )
+    settings = flags(arguments, "kind", "text_a", "text_b", "label")
+    task = dataclasses.replace(task, **{name: value for name, value in settings.items() if value})
+    options = flags(arguments, "max_length", "batch_size", "split", "platform")
+    lines = task_lines.show_lines(task, load_trunk(arguments.trunk), as_json=arguments.json, **options)
     print("\n".join(lines))

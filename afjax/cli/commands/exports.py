@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, add_stored_model_flags, local_file
+from afjax.cli.parsers import add_command, add_group, add_stored_model_flags, flags, local_file
 from afjax.cli.stored_model import load_stored_model
 from afjax.config.flags import split_names
 
@@ -91,15 +91,9 @@ def _add_head_flags(parser: argparse.ArgumentParser, trained_with: str) -> None:
 def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import export_adapterhub
 
+    options = flags(arguments, "kind", "weights", "num_choices", "head")
     written = export_adapterhub(
-        arguments.store,
-        arguments.name,
-        arguments.output,
-        kind=arguments.kind,
-        weights=arguments.weights,
-        num_choices=arguments.num_choices,
-        with_head=not arguments.no_head,
-        head=arguments.head,
+        arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, **options
     )
     _print_written(written)
 

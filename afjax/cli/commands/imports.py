@@ -5,7 +5,7 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from afjax.cli.parsers import add_command, add_group, add_length_flag
+from afjax.cli.parsers import add_command, add_group, add_length_flag, flags
 from afjax.cli.stored_model import set_up_libraries
 from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
@@ -152,17 +152,16 @@ def _peft(arguments: argparse.Namespace) -> None:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    flags = ("kind", "labels", "max_length")
-    if arguments.no_head and (given := [f"--{flag}" for flag in flags if getattr(arguments, flag)]):
+    of_head = flags(arguments, "kind", "labels", "max_length")
+    if arguments.no_head and (given := [f"--{flag}" for flag, value in of_head.items() if value]):
         raise UserError(f"{', '.join(given)} describe the head, but --no_head skips it; leave one of them out.")
-    head = PeftHead(kind=arguments.kind, labels=tuple(split_names(arguments.labels)), max_length=arguments.max_length)
+    head = PeftHead(labels=tuple(split_names(arguments.labels)), **flags(arguments, "kind", "max_length"))
     imported = import_peft(
         arguments.source,
         arguments.store,
-        name=arguments.name,
         trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
         head=None if arguments.no_head else head,
-        overwrite=arguments.overwrite,
+        **flags(arguments, "name", "overwrite"),
     )
     _print_imported(imported)
 
@@ -172,13 +171,9 @@ def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    imported = import_adapterhub(
-        arguments.source,
-        arguments.store,
-        name=arguments.name,
-        trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
-        overwrite=arguments.overwrite,
-    )
+    trunk = load_trunk(arguments.trunk) if arguments.trunk else None
+    options = flags(arguments, "name", "overwrite")
+    imported = import_adapterhub(arguments.source, arguments.store, trunk=trunk, **options)
     _print_imported(imported)
 
 
@@ -194,10 +189,8 @@ def _adapter_bert(arguments: argparse.Namespace) -> None:
     model = import_adapter_bert(
         arguments.source,
         arguments.trunk,
-        name=arguments.name,
-        task=arguments.task,
         labels=tuple(split_names(arguments.labels)),
-        max_length=arguments.max_length,
+        **flags(arguments, "name", "task", "max_length"),
     )
     model.save(arguments.store, overwrite=arguments.overwrite)
     lines = _stored_lines(model, arguments.store)
@@ -212,15 +205,8 @@ def _adapter_bert(arguments: argparse.Namespace) -> None:
 def _bert(arguments: argparse.Namespace) -> None:
     from afjax.interop.google_bert import import_bert
 
-    trunk = import_bert(
-        arguments.source,
-        arguments.output,
-        config=arguments.config,
-        vocab=arguments.vocab,
-        case=arguments.case,
-        gelu=arguments.gelu,
-        overwrite=arguments.overwrite,
-    )
+    options = flags(arguments, "config", "vocab", "case", "gelu", "overwrite")
+    trunk = import_bert(arguments.source, arguments.output, **options)
     layers = counted(trunk.config.num_layers, "layer")
     print(f"trunk {arguments.output}: {layers} of {trunk.config.hidden_size}, {trunk.sha256}")
 
@@ -229,13 +215,10 @@ def _bert_n_pals(arguments: argparse.Namespace) -> None:
     from afjax.interop.bert_n_pals import PalsFiles, import_bert_n_pals
 
     models = import_bert_n_pals(
-        PalsFiles(checkpoint=arguments.source, config=arguments.config, vocab=arguments.vocab, case=arguments.case),
+        PalsFiles(checkpoint=arguments.source, **flags(arguments, "config", "vocab", "case")),
         tasks=tuple(split_names(arguments.tasks)),
-        output=arguments.output,
         store_folder=arguments.store,
-        name=arguments.name,
-        max_length=arguments.max_length,
-        overwrite=arguments.overwrite,
+        **flags(arguments, "output", "name", "max_length", "overwrite"),
     )
     print(f"trunk {arguments.output}: {models[0].trunk.sha256}")
     print("\n".join(line for model in models for line in _stored_lines(model, arguments.store)))

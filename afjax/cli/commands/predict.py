@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, local_file_name
+from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, flags, local_file_name
 from afjax.cli.stored_model import load_stored_model
 from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.errors import UserError
@@ -87,9 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
     rows = read_prediction_rows(
         arguments.input, task_model.task, task_model.text_columns, keep=keep, file_format=arguments.input_format
     )
-    write_predictions(
-        arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
-    )
+    write_predictions(arguments.output, task_model, rows, **flags(arguments, "batch_size", "max_length"))
 
 
 def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group
+from afjax.cli.parsers import add_command, add_group, flags
 
 STORE_EXAMPLE = """\
 examples:
@@ -87,7 +87,7 @@ def _pack(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    options = {"kind": arguments.kind, "head": arguments.head, "license": arguments.license}
+    options = flags(arguments, "kind", "head", "license")
     shared = share.pack(arguments.store, arguments.name, arguments.output, **options)
     print("\n".join(shared_lines(f"{arguments.output} contains", shared)))
 
@@ -96,15 +96,14 @@ def _unpack(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    manifests = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
+    manifests = share.unpack(arguments.file, arguments.store, **flags(arguments, "name", "overwrite"))
     print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
 
 
 def _push(arguments: argparse.Namespace) -> None:
     from afjax import share
 
-    names = ("kind", "head", "license", "private")
-    options = {name: getattr(arguments, name) for name in names}
+    options = flags(arguments, "kind", "head", "license", "private")
     print(share.push(arguments.store, arguments.name, arguments.repo, **options))
 
 
@@ -112,6 +111,5 @@ def _pull(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
-    manifests = share.pull(arguments.repo, arguments.store, **options)
+    manifests = share.pull(arguments.repo, arguments.store, **flags(arguments, "revision", "name", "overwrite"))
     print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))

@@ -4,7 +4,7 @@ import argparse
 import functools
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_trunk_flag, local_file, one_of
+from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_trunk_flag, flags, local_file, one_of
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.errors import UserError
 
@@ -54,11 +54,7 @@ def _run(arguments: argparse.Namespace) -> None:
     jobs = plan(
         arguments.benchmark,
         store_folder=arguments.store,
-        data_dir=arguments.data_dir,
-        names=arguments.names,
-        tasks=arguments.tasks,
-        split=arguments.split,
-        partial=arguments.partial,
+        **flags(arguments, "data_dir", "names", "tasks", "split", "partial"),
     )
     # A plan has at least one head. A head for a different trunk raises an error when its model is loaded.
     heads = list(dict.fromkeys(job.head for job in jobs if job.head))
@@ -69,8 +65,6 @@ def _run(arguments: argparse.Namespace) -> None:
         arguments.benchmark,
         jobs,
         {head: load(head) for head in heads},
-        output=arguments.output,
-        batch_size=arguments.batch_size,
-        max_length=arguments.max_length,
+        **flags(arguments, "output", "batch_size", "max_length"),
     )
     print("\n".join(lines))

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from afjax.cli.finished_runs import add_runs_flags, split_folders
-from afjax.cli.parsers import add_command, local_file, one_of
+from afjax.cli.parsers import add_command, flags, local_file, one_of
 from afjax.display.terminal import print_line
 from afjax.storage.writing import check_output, write_output
 
@@ -49,11 +49,7 @@ def _run(arguments: argparse.Namespace) -> None:
         check_output(output)
     grid = tables.make_grid(
         runs.collect(split_folders(arguments.runs)),
-        tasks=arguments.tasks,
-        methods=arguments.methods,
-        seeds=arguments.seeds,
-        metric=arguments.metric,
-        by_size=arguments.by_size,
+        **flags(arguments, "tasks", "methods", "seeds", "metric", "by_size"),
         by_sampler=arguments.layout == "pals",
     )
     text = formats.FORMATS[arguments.format](tables.make_table(arguments.layout, grid))
