@@ -49,11 +49,11 @@ def layers_with_adapters(task_model: TaskModel) -> tuple[int, ...]:
       UserError: The model has no adapters in its layers.
     """
     if not task_model.model.adapters:
-        raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
+        raise UserError(f'The head "{task_model.model.head_name}" is used without adapters; none can be removed.')
     config = task_model.model.adapters[0][1]
     layers = adapter_layers(config, task_model.trunk.config.num_layers)
     if not layers:
-        raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so it has no layers to drop.")
+        raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so no layer has any.")
     return layers
 
 
