@@ -42,6 +42,21 @@ class CurvePoint:
     flops_per_row: float
 
 
+def layers_with_adapters(task_model: TaskModel) -> tuple[int, ...]:
+    """Returns the layers whose adapters can be dropped.
+
+    Raises:
+      UserError: The model has no adapters in its layers.
+    """
+    if not task_model.model.adapters:
+        raise UserError(f'The head "{task_model.model.head_name}" is used without adapters; none can be removed.')
+    config = task_model.model.adapters[0][1]
+    layers = adapter_layers(config, task_model.trunk.config.num_layers)
+    if not layers:
+        raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so no layer has any.")
+    return layers
+
+
 def adapterdrop_curve(
     task_model: TaskModel, rows: AnyRows, *, from_top: bool = False, batch_size: int = 32
 ) -> Iterator[CurvePoint]:
@@ -59,12 +74,7 @@ def adapterdrop_curve(
     Raises:
       UserError: The model has no adapters in its layers, or the rows' labels are missing or do not match the head's.
     """
-    if not task_model.model.adapters:
-        raise UserError(f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to drop.')
-    config = task_model.model.adapters[0][1]
-    layers = adapter_layers(config, task_model.trunk.config.num_layers)
-    if not layers:
-        raise UserError(f"An adapter of the kind {config.kind} is on top of the encoder, so it has no layers to drop.")
+    layers = layers_with_adapters(task_model)
     task_model.check_labels(rows)
     ordered, data = (layers[::-1] if from_top else layers), task_model.tokenized(rows)
     for number in range(len(layers)):

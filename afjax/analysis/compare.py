@@ -19,9 +19,9 @@ from afjax.config.ranges import PositiveInt
 from afjax.data.splits import AnyRows
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
-from afjax.errors import UserError, did_you_mean
+from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.tasks.kinds import TASK_KINDS, fitting_metrics
+from afjax.tasks.kinds import TASK_KINDS, check_metric, fitting_metrics
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import Weighted
 from afjax.train.record import by_path
@@ -112,17 +112,12 @@ def compare(
     task = first[0].model.task
     for side in (*first, *second):
         side.model.check_labels(rows)
-    allowed = fitting_metrics(task.kind, len(first[0].model.labels))
-    main = metric or task.main_metric
-    if main not in allowed:
-        raise UserError(f'The metric "{main}" is not one of {", ".join(allowed)}.{did_you_mean(main, allowed)}')
-    scores_by_side: dict[int, tuple[Weighted, Float[np.ndarray, "rows"]]] = {}
+    main, num_labels = metric or task.main_metric, len(first[0].model.labels)
+    check_metric(main, task.kind, num_labels)
 
     def scored(side: Side) -> tuple[Weighted, Float[np.ndarray, "rows"]]:
-        if id(side) not in scores_by_side:
-            predictions = side.model.predict_rows(rows, batch_size=batch_size, max_length=max_length)
-            scores_by_side[id(side)] = row_scores(side.model, rows, predictions)
-        return scores_by_side[id(side)]
+        predictions = side.model.predict_rows(rows, batch_size=batch_size, max_length=max_length)
+        return row_scores(side.model, rows, predictions)
 
     pairs = [(scored(left), scored(right)) for left, right in zip(first, second, strict=True)]
     weighted = [(left[0], right[0]) for left, right in pairs]
@@ -134,7 +129,7 @@ def compare(
         main,
         len(rows),
         bootstrap.num_resamples,
-        {name: paired[name] for name in allowed},
+        {name: paired[name] for name in fitting_metrics(task.kind, num_labels)},
         {name: float(np.mean([pair_counts[name] for pair_counts in counts])) for name in counts[0]},
         _settings_of_both(first, second),
     )
@@ -162,23 +157,13 @@ def to_lines(comparison: Comparison) -> list[str]:
         f"{counted(comparison.num_rows, 'row')} of {comparison.task}"
         + (f", {num_pairs} pairs of runs" if num_pairs > 1 else ""),
     ]
-    head = ["metric", "A", "B", "B - A", "95% interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]
-    cells = [head]
-    ordered = [comparison.main_metric, *(name for name in comparison.metrics if name != comparison.main_metric)]
-    for name in ordered:
-        result = comparison.metrics[name]
+    cells = [["metric", "A", "B", "B - A", "95% interval", "p", *(["std over pairs"] if num_pairs > 1 else [])]]
+    # The main metric comes first.
+    for name, result in sorted(comparison.metrics.items(), key=lambda item: item[0] != comparison.main_metric):
+        scores = [f"{result.first:.4f}", f"{result.second:.4f}", f"{result.difference:+.4f}"]
+        spread = [] if result.spread is None else [f"{result.spread:.4f}"]
         interval = f"{result.low:+.4f} to {result.high:+.4f}"
-        cells.append(
-            [
-                name,
-                f"{result.first:.4f}",
-                f"{result.second:.4f}",
-                f"{result.difference:+.4f}",
-                interval,
-                f"{result.p_value:.4f}",
-            ]
-        )
-        cells[-1] += [f"{result.spread:.4f}"] if result.spread is not None else []
+        cells.append([name, *scores, interval, f"{result.p_value:.4f}", *spread])
     lines += table_lines(cells)
     lines += ["", f"{_verdict(comparison)} (paired bootstrap, {counted(comparison.num_resamples, 'resample')})"]
     parts = [f"{_ROWS[name]} {_count(value)}" for name, value in comparison.rows.items()]
@@ -286,15 +271,15 @@ def _row_counts(
     first: Float[np.ndarray, "rows"], second: Float[np.ndarray, "rows"], *, numbers: bool
 ) -> dict[str, int]:
     if numbers:
-        nearer = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
-        return {name: int(rows.sum()) for name, rows in nearer.items()}
-    first_right, second_right = first == 0, second == 0
-    rows = {
-        "both_right": first_right & second_right,
-        "only_a": first_right & ~second_right,
-        "only_b": ~first_right & second_right,
-        "both_wrong": ~first_right & ~second_right,
-    }
+        rows = {"nearer_a": first < second, "nearer_b": first > second, "equal": first == second}
+    else:
+        first_right, second_right = first == 0, second == 0
+        rows = {
+            "both_right": first_right & second_right,
+            "only_a": first_right & ~second_right,
+            "only_b": ~first_right & second_right,
+            "both_wrong": ~first_right & ~second_right,
+        }
     return {name: int(which.sum()) for name, which in rows.items()}
 
 

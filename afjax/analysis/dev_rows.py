@@ -105,23 +105,11 @@ def evaluate_dev_rows(
         values=values,
         mistakes=tuple(_mistake(int(row), rows, predictions, float(confidences[row])) for row in worst),
         num_wrong=int(wrong.sum()),
-        activations=mean_activations(predictions),
+        # A row's attention is already a mean over its tokens, excluding padding.
+        activations={slot: rows.mean(0, dtype=np.float64) for slot, rows in predictions.fusion_attention.items()},
         layers=tuple(adapter_layers(model.model.adapters[0][1], model.trunk.config.num_layers)) if fused else (),
         members=members if fused else (),
     )
-
-
-def mean_activations(predictions: Predictions) -> dict[str, Float64[np.ndarray, "filled_layers num_adapters"]]:
-    """Averages the rows' attention over adapters.
-
-    A row's attention is already a mean over its tokens, excluding padding.
-
-    Returns:
-      ``{slot: mean attention}``, empty without a fusion.
-    """
-    return {
-        slot: row_attention.mean(0, dtype=np.float64) for slot, row_attention in predictions.fusion_attention.items()
-    }
 
 
 def _mistake(row: int, rows: AnyRows, predictions: Predictions, confidence: float) -> Mistake:

@@ -1,10 +1,9 @@
 """Formats tables as plain text, Markdown, LaTeX and CSV."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from afjax.analysis.tables import Table
 from afjax.display.tables import table_lines
-from afjax.errors import UserError, did_you_mean
 from afjax.storage.writing import csv_text
 
 # Characters that are special in LaTeX, or missing from its default fonts.
@@ -83,23 +82,6 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {
     "latex": to_latex,
     "csv": to_csv,
 }
-
-
-def write(table: Table, form: str) -> str:
-    """Formats a table in one of the ``FORMATS``.
-
-    Raises:
-      UserError: The format is unknown.
-    """
-    check_choice(form, FORMATS, "format")
-    return FORMATS[form](table)
-
-
-def check_choice(given: str, allowed: Iterable[str], what: str) -> None:
-    """Raises UserError unless ``given`` is one of the allowed names."""
-    names = list(allowed)
-    if given not in names:
-        raise UserError(f'There is no {what} "{given}"; choose from {", ".join(names)}.{did_you_mean(given, names)}')
 
 
 def _latex(text: str) -> str:

@@ -65,10 +65,15 @@ def overrides(current: ExperimentConfig, wanted: ExperimentConfig) -> list[str]:
         old["sources"] = {}
     for name in new["tasks"].keys() - old["tasks"].keys():
         old["tasks"][name] = to_dict(TaskConfig(name=name))
-    for path, value in _leaves(new):
-        if dict(_leaves(old)).get(path, ...) != value:
-            flags.append(f"--config.{path}={value_text(value)}")
-    return flags
+    return flags + _flags(_changes(_leaves(old), _leaves(new)))
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: value for path, value in new.items() if old.get(path, ...) != value}
+
+
+def _flags(settings: Mapping[str, Any]) -> list[str]:
+    return [f"--config.{path}={value_text(value)}" for path, value in settings.items()]
 
 
 def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -> str:
@@ -85,7 +90,8 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     elif config.task != task and donor.task != task.name:
         config = dataclasses.replace(config, task=task, name=config.name.replace(donor.task, task.name))
     flags: list[str] = []
-    if config.recipe == "fusion" and not _trained_sources(donor) and donor.store:
+    source_folders = [source_folder(donor.folder, source.task.name) for source in config.sources]
+    if config.recipe == "fusion" and donor.store and not any(folder.exists() for folder in source_folders):
         # The run loaded its adapters from a store. Fuse them again under a new name.
         flags = [f"--store={donor.store}"]
         config = dataclasses.replace(config, name=f"{config.artifact_name(config.target)}-seed{seed}")
@@ -95,29 +101,17 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
 
 def _baseline_command(example: RunRecord, known_config: ExperimentConfig | None, method: str, seed: int) -> str:
     name, layers = ("top_k", f",top_k={method[4:]}") if method.startswith("top-") else (method, "")
-    plain = to_dict(TaskConfig(name=example.task))
+    plain, task = (
+        _leaves({"task": to_dict(config)}) for config in (TaskConfig(name=example.task), example.task_config)
+    )
     # Always pass the source, even if it is empty, because the config file has a default source.
-    flags = [f"--config.task.source={value_text(example.task_config.source)}"]
-    flags += [
-        f"--config.task.{path}={value_text(value)}"
-        for path, value in _leaves(to_dict(example.task_config))
-        if dict(_leaves(plain))[path] != value and path != "source"
-    ]
-    if known_config is not None:
-        flags += [
-            f"--config.trunk={value_text(known_config.trunk)}",
-            f"--config.train.max_length={known_config.train.max_length}",
-        ]
-    else:
-        flags.append(f"--config.trunk={value_text(example.trunk_name)}")
+    settings = {"task.source": task["task.source"], **_changes(plain, task)}
+    settings["trunk"] = known_config.trunk if known_config else example.trunk_name
+    if known_config:
+        settings["train.max_length"] = known_config.train.max_length
     workdir = _new_workdir(example.folder, f"{example.task}-{method}-seed{seed}")
     config = f"--config=configs/baselines.py:method={name},task={example.task}{layers}"
-    return _line([config, *flags, f"--config.seed={seed}", f"--workdir={workdir}"])
-
-
-def _trained_sources(donor: RunRecord) -> bool:
-    assert donor.config is not None
-    return any(source_folder(donor.folder, source.task.name).exists() for source in donor.config.sources)
+    return _line([config, *_flags({**settings, "seed": seed}), f"--workdir={workdir}"])
 
 
 def _new_workdir(workdir: epath.Path, name: str) -> epath.Path:
@@ -140,12 +134,12 @@ def _by_name(config: ExperimentConfig) -> dict[str, Any]:
     return values
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
     for key, value in values.items():
         # Class weights are one setting, although their value is a mapping.
         is_section = isinstance(value, Mapping) and key != "class_weights"
-        leaves += _leaves(value, f"{prefix}{key}.") if is_section else [(f"{prefix}{key}", value)]
+        leaves |= _leaves(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
     return leaves
 
 

@@ -1,8 +1,13 @@
 """Building blocks of HTML reports: style, sections, images and the page itself."""
 
 import base64
+from typing import TYPE_CHECKING
 
+from afjax.analysis.figures import picture
 from afjax.display.html import Content, Markup, tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --quiet: #595959; --line: #c9c9c9; --shade: #f1f3f5;
@@ -54,12 +59,12 @@ def section(identifier: str, title: str, *content: Content) -> Markup:
     return tag("section", heading, *content, id=identifier, aria_labelledby=f"{identifier}-title")
 
 
-def image(svg: bytes, alternative: str, caption: Content) -> Markup:
-    """Embeds an SVG in a figure as a data URI.
+def image(figure: "Figure", alternative: str, caption: Content) -> Markup:
+    """Embeds a figure as an SVG data URI.
 
     The SVG can then load no resources, and its ids cannot clash with the page's.
     """
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    source = f"data:image/svg+xml;base64,{base64.b64encode(picture(figure, '.svg')).decode()}"
     return tag("figure", tag("img", src=source, alt=alternative), tag("figcaption", caption))
 
 

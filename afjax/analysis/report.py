@@ -86,16 +86,22 @@ def write_report(
     experiments = find_experiments(workdir)
     finished = [experiment for experiment in experiments if experiment.results]
     best = find_best(finished)
-    evaluated = [
-        _evaluate(best, result, rows_of, load_trunk, moved, num_mistakes, batch_size)
-        for result in best.results.values()
-    ]
-    title = absolute(workdir).name
+
+    def evaluate(result: Result) -> EvaluatedResult:
+        parameters = None
+        try:
+            model = load_result(best, result, load_trunk, moved=moved)
+            parameters = _parameters(best, model)
+            evaluation = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
+        except (UserError, OSError) as error:
+            return EvaluatedResult(result, parameters, missing=str(error))
+        return EvaluatedResult(result, parameters, evaluation)
+
     contents = make_page(
-        title,
+        absolute(workdir).name,
         experiments,
         best,
-        evaluated,
+        [evaluate(result) for result in best.results.values()],
         str(moved.store_folder or find_store(best.workdir)),
         unfinished=find_unfinished(workdir, experiments),
         planned=count_planned(workdir),
@@ -161,27 +167,6 @@ def make_page(
         tag("main", *(section(name, heading, *bodies[name]) for name, heading in SECTIONS.items())),
         tag("footer", tag("p", f"Written by afjax {__version__}.", class_="quiet")),
     )
-
-
-def _evaluate(
-    experiment: ExperimentRecord,
-    result: Result,
-    rows_of: Callable[[TaskModel], AnyRows],
-    load_trunk: Callable[[str], Trunk],
-    moved: Moved,
-    num_mistakes: int,
-    batch_size: int,
-) -> EvaluatedResult:
-    try:
-        model = load_result(experiment, result, load_trunk, moved=moved)
-    except UserError as error:
-        return EvaluatedResult(result, missing=str(error))
-    parameters = _parameters(experiment, model)
-    try:
-        evaluation = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
-    except (UserError, OSError) as error:
-        return EvaluatedResult(result, parameters, missing=str(error))
-    return EvaluatedResult(result, parameters, evaluation)
 
 
 def _parameters(experiment: ExperimentRecord, model: TaskModel) -> tuple[int, int]:

@@ -7,7 +7,6 @@ import numpy as np
 
 from afjax.analysis import report_figures as draw
 from afjax.analysis.dev_rows import DevEvaluation, Mistake
-from afjax.analysis.figures import picture
 from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, WorkdirRun
 from afjax.display.html import Content, Markup, scrolling, table, tag
@@ -46,13 +45,8 @@ def _run_figures(run: WorkdirRun, main_metrics: Mapping[str, str]) -> Markup:
     first, last = run.steps[0], run.steps[-1]
     best = next((result.metrics.get("step") for result in run.results), None)
     falls = f"from {first['loss']:.4g} at step {first['step']} to {last['loss']:.4g} at step {last['step']}"
-    figures = [
-        image(
-            picture(draw.loss_figure(run), ".svg"),
-            f"Training loss of {run.title} by step: {falls}.",
-            "Training loss: mean and range over a few steps",
-        )
-    ]
+    loss = f"Training loss of {run.title} by step: {falls}."
+    figures = [image(draw.loss_figure(run), loss, "Training loss: mean and range over a few steps")]
     if run.evaluations:
         all_names = draw.shown_metrics(run, main_metrics)
         names = all_names[: draw.MOST_LINES]
@@ -61,23 +55,16 @@ def _run_figures(run: WorkdirRun, main_metrics: Mapping[str, str]) -> Markup:
         scores = "; ".join(
             f"{name} {', '.join(f'{line[name]:.4g}' for line in lines)}" for name, lines in lines_of.items()
         )
-        figures.append(
-            image(
-                picture(draw.evaluation_figure(run, names, best), ".svg"),
-                f"Dev scores of {run.title} by step: {scores}.",
-                "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept") + left_out,
-            )
-        )
+        caption = "Dev scores" + ("" if best is None else f"; the parameters of step {best} were kept") + left_out
+        alternative = f"Dev scores of {run.title} by step: {scores}."
+        figures.append(image(draw.evaluation_figure(run, names, best), alternative, caption))
     # Lines of a damaged log may lack the learning rate.
     rated = [line for line in run.steps if "learning_rate" in line]
     if rated:
         rates = [line["learning_rate"] for line in rated]
+        falls = f"at most {max(rates):.3g}, {rates[-1]:.3g} at the end"
         figures.append(
-            image(
-                picture(draw.rate_figure(rated), ".svg"),
-                f"Learning rate of {run.title} by step: at most {max(rates):.3g}, {rates[-1]:.3g} at the end.",
-                "Learning rate",
-            )
+            image(draw.rate_figure(rated), f"Learning rate of {run.title} by step: {falls}.", "Learning rate")
         )
     return tag("div", *figures, class_="figures")
 
@@ -109,7 +96,7 @@ def activations(result: Result, evaluation: DevEvaluation | None) -> list[Markup
         ]
         figures.append(
             image(
-                picture(draw.activation_figure(evaluation.layers, members, means), ".svg"),
+                draw.activation_figure(evaluation.layers, members, means),
                 f"Mean attention of {result.name} over its adapters. Highest in each layer: {'; '.join(highest)}.",
                 f"{result.name}, after {slot}: mean attention of each layer over {evaluation.num_rows} dev rows "
                 "(averaged first over each row's tokens, excluding padding, then over rows)",
@@ -134,8 +121,8 @@ def confusion(result: Result, evaluation: DevEvaluation) -> list[Markup]:
         labels, predicted = evaluation.values
         scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.scores.items())
         alternative = f"Predicted against true values of {result.name}: {scores}."
-        picture_ = picture(draw.values_figure(labels, predicted), ".svg")
-        return [tag("div", image(picture_, alternative, "Predicted and true values"), class_="figures")]
+        figure = image(draw.values_figure(labels, predicted), alternative, "Predicted and true values")
+        return [tag("div", figure, class_="figures")]
     counts = evaluation.confusion
     if counts is None:
         text = f"The rows of {result.task} do not have one label from a fixed set, so there is no confusion matrix."
@@ -215,17 +202,12 @@ def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:
             if usage:
                 seconds = usage.get("seconds")
                 total += seconds or 0.0
-                rows.append(
-                    [
-                        f"{place}{run.title}",
-                        "–" if seconds is None else duration(seconds),
-                        "–" if seconds is None else f"{seconds / max(1, usage.get('step', 1)):.3g} s",
-                        str(usage.get("starts", 1)),
-                        str(usage.get("devices", "–")),
-                        _memory(usage.get("host_memory")),
-                        _memory(usage.get("device_memory")),
-                    ]
-                )
+                times = ["–", "–"]
+                if seconds is not None:
+                    times = [duration(seconds), f"{seconds / max(1, usage.get('step', 1)):.3g} s"]
+                machine = [str(usage.get("starts", 1)), str(usage.get("devices", "–"))]
+                memory = [_memory(usage.get(name)) for name in ("host_memory", "device_memory")]
+                rows.append([f"{place}{run.title}", *times, *machine, *memory])
     if not rows:
         return [
             tag("p", "These runs did not record time and memory, because an earlier version of afjax trained them.")
@@ -275,13 +257,8 @@ def versions(experiment: ExperimentRecord, manifests: Sequence[Manifest]) -> lis
         digests: list[list[Content]] = [
             [name, tag("span", str(digest), class_="code")] for name, digest in experiment.inputs.items()
         ]
-        parts.append(
-            table(
-                ["input", "digest or value"],
-                digests,
-                caption="Inputs of the runs, with the SHA-256 digest of their contents, or their value if it is short.",
-            )
-        )
+        caption = "Inputs of the runs, with the SHA-256 digest of their contents, or their value if it is short."
+        parts.append(table(["input", "digest or value"], digests, caption=caption))
     return parts
 
 

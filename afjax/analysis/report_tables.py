@@ -9,7 +9,7 @@ from typing import Any
 from afjax.analysis.dev_rows import DevEvaluation
 from afjax.analysis.unfinished import UnfinishedRun
 from afjax.analysis.workdirs import ExperimentRecord, by_tasks, differing_settings
-from afjax.display.html import Content, Markup, table, tag
+from afjax.display.html import Content, Markup, join, table, tag
 from afjax.display.words import counted
 from afjax.store import Manifest
 from afjax.train.results import Result
@@ -54,25 +54,14 @@ def trained_table(
             share = f"{trained / total:.2%}" if trained and total else "–"
             task = _task(best.config, result.task)
             members = f" of {fused[result.name]}" if result.kind == "fusion" and result.name in fused else ""
-            rows.append(
-                [
-                    result.name,
-                    f"{result.kind}{members}",
-                    result.task,
-                    str(task.get("source", "")),
-                    _integer(trained),
-                    _integer(total),
-                    share,
-                    _integer(result.metrics.get("step")),
-                ]
-            )
+            what: list[Content] = [result.name, f"{result.kind}{members}", result.task, str(task.get("source", ""))]
+            rows.append([*what, _integer(trained), _integer(total), share, _integer(result.metrics.get("step"))])
     header = ["name", "kind", "task", "data", "trained parameters", "all parameters", "fraction", "kept from step"]
     results_table = table(header, rows, numbers=(4, 5, 6, 7))
     if totals:
         return results_table
-    return Markup(
-        results_table.html + tag("p", f"The total parameter count is unknown: {evaluated_results[0].missing}").html
-    )
+    reason = tag("p", f"The total parameter count is unknown: {evaluated_results[0].missing}")
+    return join(results_table, reason)
 
 
 def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequence[EvaluatedResult]) -> list[Markup]:

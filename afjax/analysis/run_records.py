@@ -55,12 +55,12 @@ class RunRecord:
     method: str
     seed: int
     metrics: Mapping[str, float]
-    config: ExperimentConfig | None
+    config: ExperimentConfig | None = None
     adapter: Adapter | None
-    adapters: Mapping[str, int]
+    adapters: Mapping[str, int] = dataclasses.field(default_factory=dict)
     own_parameters: int | None
-    shared_parameters: int
-    inputs: Mapping[str, str]
+    shared_parameters: int = 0
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trunk: str
     trunk_name: str
     trunk_parameters: int | None
@@ -157,14 +157,12 @@ class Collection:
 
         Runs trained from Python share a sentence.
         """
-        folders = [str(folder) for folder in self.from_python]
-        python = [f"{first_of(folders)}: trained from Python, without a config"] if folders else []
-        return (
-            [
-                f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
-                for run in self.unfinished
-                if run.task in tasks
-            ]
-            + [f"{run.folder} has no dev score on {run.task}" for run in self.scoreless if run.task in tasks]
-            + python
-        )
+        sentences = [
+            f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
+            for run in self.unfinished
+            if run.task in tasks
+        ]
+        sentences += [f"{run.folder} has no dev score on {run.task}" for run in self.scoreless if run.task in tasks]
+        if self.from_python:
+            sentences.append(f"{first_of(list(map(str, self.from_python)))}: trained from Python, without a config")
+        return sentences

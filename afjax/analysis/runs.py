@@ -47,10 +47,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
       UserError: A folder does not exist, no run is finished, a file is damaged, none of the runs on a task has a dev
         score, or the runs started from different pretrained trunks.
     """
-    workdirs: dict[str, epath.Path] = {}
-    store_folders: dict[str, epath.Path] = {}
-    from_python: dict[str, epath.Path] = {}
-    found = {"workdir": workdirs, "store": store_folders, "python": from_python}
+    found: dict[str, dict[str, epath.Path]] = {"workdir": {}, "store": {}, "python": {}}
     for given in folders:
         folder = open_path(given)
         if is_remote(folder):
@@ -59,8 +56,8 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
             raise UserError(f"There is no folder {given}; set --runs to workdirs, sweep folders or stores.")
         for kind, path in _search(folder, _DEPTH):
             found[kind][_identity(path)] = path
-    stores = _Stores(list(store_folders.values()))
-    read = [_read_workdir(workdir, stores) for workdir in workdirs.values()]
+    stores, from_python = _Stores(list(found["store"].values())), tuple(found["python"].values())
+    read = [_read_workdir(workdir, stores) for workdir in found["workdir"].values()]
     records = [record for collection in read for record in collection.records]
     records += stores.unclaimed()
     unfinished = tuple(
@@ -82,7 +79,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
         )
     scoreless = tuple(record for record in records if record not in scored)
     records = _with_origins(scored, stores.trained)
-    return Collection(tuple(records), unfinished, scoreless, tuple(from_python.values()))
+    return Collection(tuple(records), unfinished, scoreless, from_python)
 
 
 # Finding workdirs and stores
@@ -174,25 +171,17 @@ class _Stores:
 
     def _record(self, folder: epath.Path, manifest: Manifest) -> RunRecord:
         task: TaskConfig = from_dict(TaskConfig, manifest.task, "task")
-        adapter, method, adapters = None, "fusion", {}
-        if manifest.kind == "adapters":
-            adapter = from_dict(Adapter, manifest.config, "adapter")
-            method = architecture_name(adapter)
-        else:
-            adapters = self.adapters(str(folder), manifest)
+        adapter = from_dict(Adapter, manifest.config, "adapter") if manifest.kind == "adapters" else None
         has_head = manifest.name in store.names(folder, "heads")
         head = store.read_manifest(folder, "heads", manifest.name).num_parameters if has_head else 0
         return RunRecord(
             task_config=task,
-            method=method,
+            method="fusion" if adapter is None else architecture_name(adapter),
             seed=manifest.seed,
             metrics=_finite(manifest.metrics),
-            config=None,
             adapter=adapter,
-            adapters=adapters,
+            adapters=self.adapters(str(folder), manifest),
             own_parameters=manifest.num_parameters + head,
-            shared_parameters=0,
-            inputs={},
             trunk=manifest.trunk["sha256"],
             trunk_name=manifest.trunk["name"],
             trunk_parameters=trunk_size(manifest.trunk["name"], None),
@@ -279,17 +268,11 @@ def _record(
         find_store(workdir), kinds, config.artifact_name(task), config.seed, result.metrics
     )
     architecture = trunk_architecture(config.trunk, workdir / "trunk" if config.trains_trunk else None)
-    trained: int | None = 0
-    if config.trains_trunk:
-        trained = None
-        if architecture is not None:
-            trained = trained_in_trunk(architecture, config.partition, config.top_k, config.head)
-    own_parameters: int | None = sum(manifest.num_parameters for manifest in manifests) if manifests else None
-    several_tasks = config.recipe in ("multitask", "sequential")
-    if trained is None:
-        own_parameters = None
-    elif own_parameters is not None and not several_tasks:
-        own_parameters += trained
+    several_tasks, trained = config.recipe in ("multitask", "sequential"), 0
+    if config.trains_trunk and architecture is not None:
+        trained = trained_in_trunk(architecture, config.partition, config.top_k, config.head)
+    own_parameters = sum(manifest.num_parameters for manifest in manifests) + (0 if several_tasks else trained)
+    is_counted = manifests and (architecture is not None or not config.trains_trunk)
     record = RunRecord(
         task_config=task,
         method=method_of(config),
@@ -298,8 +281,8 @@ def _record(
         config=config,
         adapter=adapter_of(config),
         adapters=stores.adapters(store_folder, manifests[0]) if config.recipe == "fusion" and manifests else {},
-        own_parameters=own_parameters,
-        shared_parameters=(trained or 0) if several_tasks else 0,
+        own_parameters=own_parameters if is_counted else None,
+        shared_parameters=trained if several_tasks else 0,
         inputs=inputs,
         trunk=inputs["the trunk"],
         trunk_name=config.trunk,

@@ -38,8 +38,7 @@ def open_sides(
     text: str,
     load_trunk: Callable[[str], Trunk],
     *,
-    store_folder: str = "",
-    trunk: str = "",
+    moved: Moved = Moved(),
     task: str = "",
     allow_mismatch: bool = False,
 ) -> list[Side]:
@@ -50,8 +49,8 @@ def open_sides(
         optionally followed by ``:HEAD``) or a workdir. The folder of a sweep over seeds expands to its runs, sorted by
         seed.
       load_trunk: Loads a trunk by name, like ``afjax.load_trunk``. It may be called repeatedly with the same name.
-      store_folder: The store. For workdirs, empty means their own stores.
-      trunk: The trunk's name. Empty means the trunk recorded in the store or the workdir.
+      moved: The store and the trunk. For workdirs, an empty store means their own stores. An empty trunk means the one
+        recorded in the store or the workdir.
       task: The task to compare, for runs on several tasks.
       allow_mismatch: Whether a stored head may be used with an adapter or fusion that it was not trained with.
 
@@ -63,12 +62,12 @@ def open_sides(
     sides = []
     for name in split_words(text):
         if match := _MODEL.fullmatch(name):
-            sides.append(_stored_side(name, match, load_trunk, store_folder, trunk, allow_mismatch))
+            sides.append(_stored_side(name, match, load_trunk, moved, allow_mismatch))
             continue
         if is_remote(folder := open_path(name)):
             check_readable(folder, "workdir")
         if folder.is_dir():
-            sides += _run_sides(folder, load_trunk, store_folder, trunk, task)
+            sides += _run_sides(folder, load_trunk, moved, task)
         else:
             raise UserError(
                 f'"{name}" is neither a workdir nor a model; pass a workdir created by afjax train, or '
@@ -92,14 +91,9 @@ def split_words(text: str) -> list[str]:
 
 
 def _stored_side(
-    text: str,
-    match: re.Match[str],
-    load_trunk: Callable[[str], Trunk],
-    store_folder: str,
-    trunk: str,
-    allow_mismatch: bool,
+    text: str, match: re.Match[str], load_trunk: Callable[[str], Trunk], moved: Moved, allow_mismatch: bool
 ) -> Side:
-    if not store_folder:
+    if not moved.store_folder:
         raise UserError(f'"{text}" is a stored model; pass --store.')
     kind, name, head = match.groups()
     if kind == "head" and head:
@@ -107,8 +101,8 @@ def _stored_side(
     adapter, fusion = (name if kind == chosen else "" for chosen in ("adapter", "fusion"))
     folder = {"adapter": "adapters", "head": "heads"}.get(kind, kind)
     model = load_task_model(
-        store_folder,
-        load_trunk(trunk or recorded_trunk(store_folder, folder, name)),
+        moved.store_folder,
+        load_trunk(moved.trunk or recorded_trunk(moved.store_folder, folder, name)),
         head=head or name,
         adapter=adapter,
         fusion=fusion,
@@ -117,9 +111,7 @@ def _stored_side(
     return Side(text, model)
 
 
-def _run_sides(
-    folder: epath.Path, load_trunk: Callable[[str], Trunk], store_folder: str, trunk: str, task: str
-) -> list[Side]:
+def _run_sides(folder: epath.Path, load_trunk: Callable[[str], Trunk], moved: Moved, task: str) -> list[Side]:
     finished = [experiment for experiment in find_experiments(folder) if experiment.results]
     swept = differing_settings([experiment.conditions for experiment in finished])
     if swept:
@@ -144,6 +136,6 @@ def _run_sides(
                 f"{did_you_mean(task, results)}"
             )
         result = results[task] if task else next(iter(results.values()))
-        model = load_result(experiment, result, load_trunk, moved=Moved(store_folder, trunk))
+        model = load_result(experiment, result, load_trunk, moved=moved)
         sides.append(Side(str(experiment.workdir), model, experiment.settings))
     return sides

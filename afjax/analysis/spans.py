@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from afjax.adapters.kinds import adapter_layers
+from afjax.analysis.adapterdrop import layers_with_adapters
 from afjax.analysis.figures import AMOUNTS, COLUMN_WIDTH, PAGE_WIDTH, new_figure, save_figure, style
 from afjax.data.splits import AnyRows
 from afjax.errors import UserError
@@ -53,20 +53,16 @@ class SpanScores:
           UserError: The score with all adapters is 0 or not finite.
         """
         full_score = self.whole[metric]
-        _check_reference(metric, full_score)
+        if not full_score or not np.isfinite(full_score):
+            raise UserError(
+                f"With all adapters, the model has {metric} of {full_score:g}, so relative changes are undefined; "
+                "choose a better-trained model or, if the task has several metrics, another metric."
+            )
         change = np.full((len(self.layers), len(self.layers)), np.nan)
         for (first, last), scores in self.without.items():
             indices = self.layers.index(first), self.layers.index(last)
             change[indices] = (scores[metric] - full_score) / abs(full_score)
         return change
-
-
-def _check_reference(metric: str, score: float) -> None:
-    if not score or not np.isfinite(score):
-        raise UserError(
-            f"With all adapters, the model has {metric} of {score:g}, so relative changes are undefined; choose a "
-            "better-trained model or, if the task has several metrics, another metric."
-        )
 
 
 def layer_spans(layers: Sequence[int]) -> list[tuple[int, int]]:
@@ -85,16 +81,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     Raises:
       UserError: The model has no adapters in its layers, or the rows' labels are missing or do not match the head's.
     """
-    if not task_model.model.adapters:
-        raise UserError(
-            f'The head "{task_model.model.head_name}" is used without adapters: there is nothing to remove.'
-        )
-    config, depth = task_model.model.adapters[0][1], task_model.trunk.config.num_layers
-    layers = adapter_layers(config, depth)
-    if not layers:
-        raise UserError(
-            f"An adapter of the kind {config.kind} is on top of the encoder, so there are no layers to remove it from."
-        )
+    layers, depth = layers_with_adapters(task_model), task_model.trunk.config.num_layers
     task_model.check_labels(rows)
     data, spans = task_model.tokenized(rows), layer_spans(layers)
     everywhere = np.ones(depth, bool)

@@ -162,9 +162,8 @@ def search(records: Sequence[RunRecord], *, metric: str = "") -> list[Score]:
             options: dict[str, dict[float, dict[str, dict[int, float]]]] = {}
             for record in runs:
                 assert isinstance(record.adapter, AdapterConfig)
-                setting_scores = options.setdefault(getattr(record.adapter, step), {}).setdefault(
-                    _bottleneck(record.adapter), {}
-                )
+                scores_by_value = options.setdefault(getattr(record.adapter, step), {})
+                setting_scores = scores_by_value.setdefault(_bottleneck(record.adapter), {})
                 scores_by_seed = setting_scores.setdefault(record.settings, {})
                 # Count a repeated run once.
                 scores_by_seed.setdefault(record.seed, 100 * record.metrics[metrics[task]])
@@ -241,19 +240,11 @@ def draw_search(scores: Sequence[Score], output: Path) -> list[Path]:
         )  # fmt: skip
     if any(score.std is None for score in scores):
         note_one_seed(figure)
-    rows = [
-        (
-            score.task,
-            score.setting,
-            score.option,
-            abs(score.value),
-            _kind(score.value),
-            score.mean,
-            score.std,
-            score.seeds,
-        )
-        for score in scores
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for score in scores:
+        kind = "reduction_factor" if score.value < 0 else "size"
+        searched = score.task, score.setting, score.option
+        rows.append((*searched, abs(score.value), kind, score.mean, score.std, score.seeds))
     header = ("task", "setting", "option", "value", "value_is", "mean", "std", "seeds")
     return save_figure(figure, output, header, rows)
 
@@ -266,10 +257,6 @@ def _is_searched(record: RunRecord) -> bool:
 def _bottleneck(adapter: AdapterConfig) -> float:
     """Returns the adapter's size, or its negated reduction factor if it has no size."""
     return float(adapter.size) if adapter.size is not None else -adapter.reduction_factor
-
-
-def _kind(value: float) -> str:
-    return "reduction_factor" if value < 0 else "size"
 
 
 def _named(value: float) -> str:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, task_metrics
+from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, parse_seeds, task_metrics
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
 from afjax.config.flags import split_names
@@ -109,7 +109,7 @@ def make_grid(
     run_seeds = {
         task: {seed for method in shown_methods for seed in _seeds_of(cells, task, method)} for task in shown_tasks
     }
-    requested_seeds = _numbers(seeds) if seeds else None
+    requested_seeds = tuple(dict.fromkeys(parse_seeds(seeds))) if seeds else None
     needed = {task: requested_seeds or tuple(sorted(run_seeds[task])) or (0,) for task in shown_tasks}
     # Name unfinished runs like the cells, so that the commands for missing runs resume them.
     unfinished = tuple(
@@ -163,30 +163,18 @@ def arrows(grid: Grid) -> Table:
             f"of pfeiffer or mt-pfeiffer, but there are only {', '.join(grid.methods)}."
         )
     rows, data = [], []
-    ups = dict.fromkeys(pairs, 0)
     for task in grid.tasks:
-        texts = []
-        for fusion, adapter in pairs:
-            change = _difference(grid, task, fusion, adapter)
-            texts.append(GAP if change is None else arrow(change))
-            ups[fusion, adapter] += texts[-1] == UP
-            data.append((task, fusion, adapter, change, texts[-1] if change is not None else ""))
-        rows.append((_task(task, grid), *texts))
-    counts = [
-        sum((task, fusion) in grid.cells and (task, adapter) in grid.cells for task in grid.tasks)
-        for fusion, adapter in pairs
-    ]
-    rows.append(("better", *(f"{ups[pair]}/{count}" for pair, count in zip(pairs, counts, strict=True))))
+        changes = [_difference(grid, task, *pair) for pair in pairs]
+        texts = ["" if change is None else arrow(change) for change in changes]
+        rows.append((_task(task, grid), *(text or GAP for text in texts)))
+        data += [(task, *pair, change, text) for pair, change, text in zip(pairs, changes, texts, strict=True)]
+    arrows_by_pair = [[line[-1] for line in data if line[1:3] == pair and line[-1]] for pair in pairs]
+    rows.append(("better", *(f"{texts.count(UP)}/{len(texts)}" for texts in arrows_by_pair)))
     used = [method for method in grid.methods if any(method in pair for pair in pairs)]
     note = f"{UP} more than {LEVEL} points better on dev, {DOWN} more than {LEVEL} worse, {SAME} neither."
     header = ("task", *(f"{fusion} vs {adapter}" for fusion, adapter in pairs))
-    table = _table(
-        "Changes in dev scores",
-        header,
-        rows,
-        dataclasses.replace(grid, methods=tuple(used)),
-        first=(note, *uneven_seeds_note(grid, pairs)),
-    )
+    notes = (note, *uneven_seeds_note(grid, pairs))
+    table = _table("Changes in dev scores", header, rows, dataclasses.replace(grid, methods=tuple(used)), first=notes)
     return dataclasses.replace(
         table, data_header=("task", "method", "against", "difference", "arrow"), data=tuple(data)
     )
@@ -266,13 +254,8 @@ def pals(grid: Grid) -> Table:
         rows.append((name, sampler or GAP, relative_size, *texts, _mean(grid, method)))
         sizes[method] = (name, sampler, total)
     header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
-    table = _table(
-        "Total parameters of all tasks, and dev scores",
-        header,
-        rows,
-        grid,
-        first=(_PARAMETERS, *_unknown_sizes_note(grid)),
-    )
+    title = "Total parameters of all tasks, and dev scores"
+    table = _table(title, header, rows, grid, first=(_PARAMETERS, *_unknown_sizes_note(grid)))
     return _with_columns(table, ("method", "sampler", "parameters_relative"), sizes)
 
 
@@ -374,11 +357,12 @@ def _table(
     for task in grid.tasks:
         for method in grid.methods:
             line = " && ".join(gaps.get((task, method), []))
+            numbers: tuple[Any, ...] = (None,) * 5
             if (task, method) in grid.cells:
                 cell = grid.cells[task, method]
-                data.append((task, method, *_numbers_of(cell, grid), line))
-            else:
-                data.append((task, method, grid.metrics[task], *[None] * 5, line))
+                seeds = " ".join(map(str, cell.seeds))
+                numbers = cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
+            data.append((task, method, grid.metrics[task], *numbers, line))
     notes = [*first, *_notes(grid)]
     commands = tuple(dict.fromkeys(line for lines in gaps.values() for line in lines))
     return Table(title, header, tuple(rows), tuple(notes), commands, _DATA, tuple(data))
@@ -453,12 +437,6 @@ def _mean(grid: Grid, method: str) -> str:
     return f"{statistics.fmean(cell.mean for cell in cells):.2f}" if len(cells) == len(grid.tasks) else GAP
 
 
-def _numbers_of(cell: Cell, grid: Grid) -> tuple[Any, ...]:
-    """Returns a cell's values for the columns ``metric`` to ``runs`` of ``_DATA``."""
-    seeds = " ".join(map(str, cell.seeds))
-    return grid.metrics[cell.task], cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
-
-
 def _difference(grid: Grid, task: str, method: str, other: str) -> float | None:
     cells = [grid.cells.get((task, name)) for name in (method, other)]
     return None if cells[0] is None or cells[1] is None else cells[0].mean - cells[1].mean
@@ -466,10 +444,3 @@ def _difference(grid: Grid, task: str, method: str, other: str) -> float | None:
 
 def _seeds_of(cells: Mapping[tuple[str, str], Cell], task: str, method: str) -> tuple[int, ...]:
     return cells[task, method].seeds if (task, method) in cells else ()
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(dict.fromkeys(int(number) for number in text.split(",")))
-    except ValueError:
-        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None

@@ -190,20 +190,14 @@ class Moved:
 
 
 def load_result(
-    experiment: ExperimentRecord,
-    result: Result,
-    load_trunk: Callable[[str], Trunk],
-    *,
-    source: bool = False,
-    moved: Moved = Moved(),
+    experiment: ExperimentRecord, result: Result, load_trunk: Callable[[str], Trunk], *, moved: Moved = Moved()
 ) -> TaskModel:
-    """Loads the model that an experiment's run trained.
+    """Loads the model that an experiment's target run trained.
 
     Args:
       experiment: The experiment.
       result: One of the experiment's results.
       load_trunk: Loads a trunk by name, like ``afjax.load_trunk``. It may be called repeatedly with the same name.
-      source: Whether the result is from a fusion's source.
       moved: The run's current store and trunk, if they were moved.
 
     Raises:
@@ -211,15 +205,15 @@ def load_result(
     """
     folder = str(moved.store_folder or find_store(experiment.workdir))
     adapter = fusion = ""
-    if source or experiment.config["partition"] in ("adapter", "adapter+trunk"):
+    if experiment.config["recipe"] == "fusion":
+        fusion = result.name
+    elif experiment.config["partition"] in ("adapter", "adapter+trunk"):
         adapter = result.name
-    if experiment.config["recipe"] == "fusion" and not source:
-        adapter, fusion = "", result.name
     if result.name not in store.names(folder, "heads"):
         raise UserError(f'The store {folder} has no head "{result.name}"; set --store to the store that has it.')
     kinds = ["heads", *(["adapters"] if adapter else []), *(["fusion"] if fusion else [])]
     manifests = [store.read_manifest(folder, kind, result.name) for kind in kinds]
-    if not all(is_of_run(manifest, experiment, result, source=source) for manifest in manifests):
+    if not all(is_of_run(manifest, experiment, result) for manifest in manifests):
         raise UserError(
             f'The store {folder} has another run\'s model "{result.name}"; set --store to the store that '
             f"{experiment.workdir} saved to."

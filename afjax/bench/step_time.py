@@ -17,7 +17,7 @@ from afjax.config.heads import HeadConfig
 from afjax.config.training import TrainConfig
 from afjax.config.values import Partition, TrunkDtype
 from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
-from afjax.errors import UserError, did_you_mean
+from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.train.optimizer import make_optimizer, step_settings
@@ -86,18 +86,13 @@ def prepare(case: Case) -> Prepared:
     """Builds a model with random weights and compiles its step.
 
     Raises:
-      UserError: The size or the preset is unknown, or a number is out of range.
+      UserError: The size is unknown, or a number is out of range.
     """
     config = trunk_size(case.trunk)
     if case.num_adapters < 1 or case.batch_size < 1 or not 1 <= case.max_length <= config.max_length:
         raise UserError(
             f"num_adapters={case.num_adapters}, batch_size={case.batch_size}, max_length={case.max_length}: each "
             f"must be at least 1, and max_length at most {config.max_length}."
-        )
-    if case.preset not in ADAPTER_PRESETS:
-        raise UserError(
-            f'There is no preset "{case.preset}"; choose one of {", ".join(ADAPTER_PRESETS)}.'
-            f"{did_you_mean(case.preset, ADAPTER_PRESETS)}"
         )
     setup = _setup(config, case)
     setup = setup.computed(dtype=case.trunk_dtype, scan_layers=case.scan_layers)

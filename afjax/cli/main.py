@@ -1,6 +1,7 @@
 """The ``afjax`` command."""
 
 import argparse
+import importlib
 import os
 import re
 import sys
@@ -8,52 +9,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from afjax import __version__
-from afjax.cli.commands import (
-    adapterdrop,
-    bench,
-    compare,
-    configs,
-    data,
-    eval,
-    exports,
-    imports,
-    plot,
-    predict,
-    prune,
-    report,
-    serve,
-    store,
-    submit,
-    sweep,
-    table,
-    tpu,
-    train,
-)
 from afjax.cli.explain import explain
 from afjax.display.terminal import print_line, warnings_in_one_line
 from afjax.errors import did_you_mean
 
-# The commands, in the order of the help.
+# The modules of the commands in afjax.cli.commands, in the order of the help.
 COMMANDS = (
-    train,
-    configs,
-    sweep,
-    eval,
-    predict,
-    serve,
-    adapterdrop,
-    prune,
-    store,
-    imports,
-    exports,
-    plot,
-    table,
-    report,
-    compare,
-    data,
-    submit,
-    tpu,
-    bench,
+    "train",
+    "configs",
+    "sweep",
+    "eval",
+    "predict",
+    "serve",
+    "adapterdrop",
+    "prune",
+    "store",
+    "imports",
+    "exports",
+    "plot",
+    "table",
+    "report",
+    "compare",
+    "data",
+    "submit",
+    "tpu",
+    "bench",
 )
 
 
@@ -101,7 +81,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
     parser.add_argument("--version", action="version", version=f"afjax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
-        command.add(commands)
+        importlib.import_module(f"afjax.cli.commands.{command}").add(commands)
     return parser, commands
 
 
@@ -135,9 +115,9 @@ def _empty_flag(argv: Sequence[str]) -> str | None:
 def _exit_code(arguments: argparse.Namespace) -> int:
     """Runs the command, and prints the message of any error that the user can correct."""
     try:
-        code: int = arguments.run(arguments)
+        code: int | None = arguments.run(arguments)
         sys.stdout.flush()
-        return code
+        return code or 0
     except BaseException as error:
         explained = explain(error)
         if explained is None:

@@ -49,8 +49,7 @@ def add_command(
     summary: str,
     example: str,
     *,
-    run: Callable[[argparse.Namespace], int],
-    group: str = "",
+    run: Callable[[argparse.Namespace], int | None],
     dotted: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Adds a command to the main parser or to a group.
@@ -60,15 +59,14 @@ def add_command(
       name: The command's name.
       summary: A one-line summary for the help.
       example: The text at the end of the command's help.
-      run: Runs the command and returns the exit code.
-      group: Name of the command's group, if any.
+      run: Runs the command and returns the exit code. None means 0.
       dotted: Prefixes of flags that end with a setting's name, such as ``--config.`` for ``--config.train.epochs=3``.
 
     Returns:
       The command's parser, to add its flags to.
     """
     parser = _add_parser(commands, name, summary, example)
-    parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted), command=f"{group} {name}".strip())
+    parser.set_defaults(run=run, parser=parser, dotted=tuple(dotted))
     return parser
 
 
@@ -129,10 +127,10 @@ def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_length_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max_length", type=int, default=128, help="maximum tokens per row; longer rows are truncated (128)"
-    )
+def add_length_flag(parser: argparse.ArgumentParser, default: int | None = 128) -> None:
+    """Adds the flag for the length of rows. The default None means the length used in training."""
+    description = f"maximum tokens per row; longer rows are truncated ({default or 'as in training'})"
+    parser.add_argument("--max_length", type=int, default=default, help=description)
 
 
 def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -141,8 +139,9 @@ def add_source_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     source.add_argument("--data_dir", help="the folder with all tasks' folders; the head's task is found by name")
 
 
-def add_overwrite_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace existing artifacts or files of the same name")
+def flags(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Returns the values of some flags, to pass them on as arguments of the same names."""
+    return {name: getattr(arguments, name) for name in names}
 
 
 def split_numbers(text: str, flag: str) -> list[int]:

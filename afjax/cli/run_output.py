@@ -5,7 +5,6 @@ import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 
 class RunOutput(io.TextIOBase):
@@ -23,21 +22,13 @@ class RunOutput(io.TextIOBase):
     def to(self, log: Path) -> Iterator[None]:
         """Appends the block's stdout and stderr to a file, line by line."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            log.open("a", buffering=1, encoding="utf-8") as file,
-            self._writing_to(file),
-            contextlib.redirect_stdout(self),
-            contextlib.redirect_stderr(self),
-        ):
-            yield
-
-    @contextlib.contextmanager
-    def _writing_to(self, target: TextIO) -> Iterator[None]:
-        self._target = target
-        try:
-            yield
-        finally:
-            self._target = self._stderr
+        with log.open("a", buffering=1, encoding="utf-8") as file:
+            self._target = file
+            try:
+                with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self):
+                    yield
+            finally:
+                self._target = self._stderr
 
     def write(self, text: str) -> int:
         return self._target.write(text)

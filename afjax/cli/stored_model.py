@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from afjax.cli.parsers import split_numbers
+from afjax.cli.parsers import flags, split_numbers
 from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
@@ -50,12 +50,7 @@ def load_stored_model(arguments: argparse.Namespace) -> Any:
         print_line(f'Using the head "{head}", as recorded in the store.')
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, kind, name)
     task_model = load_task_model(
-        arguments.store,
-        trunk,
-        head=head,
-        adapter=arguments.adapter,
-        fusion=arguments.fusion,
-        allow_mismatch=arguments.allow_mismatch,
+        arguments.store, trunk, head=head, **flags(arguments, "adapter", "fusion", "allow_mismatch")
     )
     if arguments.added:
         task_model = task_model.with_adapters(load_adapters(arguments.store, split_names(arguments.added), trunk))

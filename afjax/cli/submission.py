@@ -29,7 +29,7 @@ CHUNK = 1024
 def write(
     benchmark: str,
     jobs: Sequence[Job],
-    models: Mapping[str, TaskModel],
+    models: dict[str, TaskModel],
     *,
     output: Path,
     batch_size: int,
@@ -42,7 +42,7 @@ def write(
     Args:
       benchmark: ``glue``, ``superglue`` or ``squad``.
       jobs: The files to write.
-      models: The result of :func:`load_models`.
+      models: ``{head's name: model}``. A model is removed after its last file, to free its memory.
       output: The folder for the files.
       batch_size: Rows per step.
       max_length: Maximum number of tokens per row; None for the length used in training.
@@ -57,7 +57,6 @@ def write(
     if max_length is not None:
         for model in models.values():
             check_length(max_length, model.trunk)
-    models = dict(models)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,18 +80,6 @@ def write(
         write_output(output / "submission.zip", _archive(files))
         lines.append(f"{output / 'submission.zip'}: {counted(len(files), 'file')}")
     return lines
-
-
-def load_models(
-    jobs: Sequence[Job], store_folder: str, trunk: Trunk, *, allow_mismatch: bool = False
-) -> dict[str, TaskModel]:
-    """Loads the models of all jobs: ``{head's name: model}``.
-
-    All models are loaded before the first prediction, to reveal errors early. Models use no device memory until they
-    predict.
-    """
-    names = [name for name in dict.fromkeys(job.head for job in jobs) if name]
-    return {name: load_model(store_folder, trunk, name, allow_mismatch=allow_mismatch) for name in names}
 
 
 def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bool = False) -> TaskModel:

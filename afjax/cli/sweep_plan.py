@@ -12,6 +12,7 @@ from typing import Any
 
 from etils import epath
 
+from afjax.analysis.cells import parse_seeds
 from afjax.cli.configs import argument_settings, load_experiment, run_config_file
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
@@ -279,10 +280,7 @@ def _split(setting: str, text: str) -> list[str]:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        seeds = tuple(int(seed) for seed in text.split(","))
-    except ValueError:
-        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None
+    seeds = parse_seeds(text)
     if len(set(seeds)) != len(seeds):
         raise UserError(f'--seeds is "{text}"; list each seed once.')
     return seeds
@@ -305,28 +303,23 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
         recorded: Sweep = from_dict(Sweep, record, str(path))
     except UserError as error:
         raise UserError(f"{path} is damaged ({error}); choose another --workdir.") from None
-    differences = []
-    for field in ("config", "adapters"):
-        if getattr(recorded, field) != getattr(sweep, field):
-            old, new = getattr(recorded, field) or "none", getattr(sweep, field) or "none"
-            differences.append(f"{field}: recorded {old}, given {new}")
-    fixed = [
-        dict(override.split("=", 1) for override in side.overrides if "=" in override) for side in (recorded, sweep)
+    old, new = (
+        {"config": side.config, "adapters": side.adapters or "none"}
+        | dict(override.split("=", 1) for override in side.overrides if "=" in override)
+        for side in (recorded, sweep)
+    )
+    differences = [
+        f"{setting}: recorded {old.get(setting, 'not set')}, given {new.get(setting, 'not set')}"
+        for setting in old | new
+        if old.get(setting) != new.get(setting)
     ]
-    for setting in sorted(fixed[0].keys() | fixed[1].keys()):
-        values = [settings.get(setting, "not set") for settings in fixed]
-        if values[0] != values[1]:
-            differences.append(f"{setting}: recorded {values[0]}, given {values[1]}")
     for setting in sorted(recorded.grid.keys() ^ sweep.grid.keys()):
         differences.append(f"{setting}: swept only {'in the recorded sweep' if setting in recorded.grid else 'now'}")
-    swept = [
-        (setting, recorded.grid[setting], sweep.grid.get(setting, values)) for setting, values in recorded.grid.items()
-    ]
-    removed = {
-        setting: [str(value) for value in old if value not in new]
-        for setting, old, new in [*swept, ("seed", recorded.seeds, sweep.seeds)]
-    }
-    removals = [f"{setting}: {', '.join(values)} recorded, not given" for setting, values in removed.items() if values]
+    removals = []
+    for setting, values in {**recorded.grid, "seed": recorded.seeds}.items():
+        kept_values = {**sweep.grid, "seed": sweep.seeds}.get(setting, values)
+        removed = [str(value) for value in values if value not in kept_values]
+        removals += [f"{setting}: {', '.join(removed)} recorded, not given"] if removed else []
     if removals and not differences:
         raise UserError(
             f"The workdir {workdir} has a sweep with more runs ({'; '.join(removals)}). Pass these values too. For "

@@ -132,14 +132,11 @@ def _best_command(sweep: Sweep, summary: Summary, workdir: Path) -> list[str]:
     return ["afjax", *train_arguments(sweep, folder, settings), *store]
 
 
-def mixed_inputs(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> dict[str, list[list[Run]]]:
-    """Finds rows, trunks and adapters that changed between finished runs.
+def _mixed_input_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
+    """Warns about rows, trunks and adapters that changed between finished runs.
 
     Only runs whose settings select the same rows or trunk are compared. Adapters are compared if the sweep copies them
     to its runs, because otherwise each run trains its own.
-
-    Returns:
-      For each changed input, such as ``task rte's train rows``, the runs grouped by its contents.
     """
     copied = store.names(sweep.adapters, "adapters") if sweep.adapters else ()
     origins = {"the trunk": ("trunk",)} | {adapter_input(name): ("trunk", "adapter") for name in copied}
@@ -152,24 +149,17 @@ def mixed_inputs(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
             if roots is not None:
                 origin = tuple(select_settings(run.settings, roots).values())
                 runs.setdefault((origin, name), {}).setdefault(digest, []).append(run)
-    mixed: dict[str, list[list[Run]]] = {}
-    for (_, name), runs_by_digest in runs.items():
-        if len(runs_by_digest) > 1:
-            mixed.setdefault(name, []).extend(runs_by_digest.values())
-    return mixed
-
-
-def _mixed_input_lines(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -> list[str]:
-    mixed = mixed_inputs(sweep, outcomes, workdir)
+    mixed = {key: groups for key, groups in runs.items() if len(groups) > 1}
     if not mixed:
         return []
+    names = dict.fromkeys(name for _, name in mixed)
     lines = [
         "",
-        f"Warning: {', '.join(mixed)} changed between the runs, so their scores are not comparable. To retrain "
+        f"Warning: {', '.join(names)} changed between the runs, so their scores are not comparable. To retrain "
         "runs, delete their folders. Runs with equal inputs:",
     ]
-    groups = dict.fromkeys("; ".join(run.title for run in runs) for groups in mixed.values() for runs in groups)
-    return [*lines, *(f"  {titles}" for titles in groups)]
+    equal = [group for groups in mixed.values() for group in groups.values()]
+    return [*lines, *dict.fromkeys(f"  {'; '.join(run.title for run in group)}" for group in equal)]
 
 
 def train_arguments(sweep: Sweep, folder: Path, overrides: Sequence[str]) -> list[str]:
@@ -215,11 +205,9 @@ def write_tables(sweep: Sweep, outcomes: Mapping[str, Outcome], workdir: Path) -
 
 
 def _failed_earlier(workdir: Path) -> list[str]:
-    if not (workdir / RUNS_TABLE).exists():
-        return []
     try:
         return failed_names(epath.Path(workdir))
-    except UserError:  # The damaged table is written again.
+    except UserError:  # There is no table yet, or the damaged table is written again.
         return []
 
 

@@ -229,17 +229,12 @@ def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
 
 
 def _task_lines(facts: Mapping[str, Any]) -> list[str]:
-    task = facts["task"]
-    entries = {
-        "kind": task["kind"],
-        "about": task["about"],
-        "head": task["head"],
-        "metric": task["metric"],
-        "labels": _joined([printable(name) for name in task["labels"]]),
-        "source": task["source"],
-        "batches": f"{counted(facts['batch_size'], 'row')} of at most {facts['max_length']} tokens of {facts['trunk']}",
-    }
-    return [printable(task["name"]), *(line for name, text in entries.items() if text for line in _entry(name, text))]
+    entries = dict(facts["task"])
+    title = printable(entries.pop("name"))
+    entries["labels"] = _joined([printable(name) for name in entries["labels"]])
+    batches = f"{counted(facts['batch_size'], 'row')} of at most {facts['max_length']} tokens of {facts['trunk']}"
+    entries["batches"] = batches
+    return [title, *(line for name, text in entries.items() if text for line in _entry(name, text))]
 
 
 def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_length: int) -> list[str]:

@@ -13,10 +13,11 @@ from made_runs import begin, experiment, finish, fusion
 
 from afjax.analysis.report import write_report
 from afjax.analysis.sides import open_sides
-from afjax.analysis.workdirs import ExperimentRecord, Moved, find_best, find_experiments, load_result
+from afjax.analysis.workdirs import ExperimentRecord, Moved, find_best, find_experiments, is_of_run, load_result
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
+from afjax.store import read_manifest
 
 STEP = {"step": 1, "loss": 0.5, "gradient_norm": 1.0, "learning_rate": 1e-3}
 
@@ -38,9 +39,9 @@ def read(workdir: Path) -> ExperimentRecord:
     return found
 
 
-def load(workdir: Path, store_folder: Path | None = None, *, trunk: str = "", **options: Any) -> None:
+def load(workdir: Path, store_folder: Path | None = None, *, trunk: str = "") -> None:
     found = read(workdir)
-    load_result(found, found.results["cb"], no_trunk, moved=Moved(str(store_folder or ""), trunk), **options)
+    load_result(found, found.results["cb"], no_trunk, moved=Moved(str(store_folder or ""), trunk))
 
 
 def write_page(workdir: Path, output: Path, *, store_folder: str = "") -> str:
@@ -63,7 +64,7 @@ def test_model_from_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"another run's model \"cb-pfeiffer\".*--store .*/1 "):
         load(second, first / "store")
     with pytest.raises(UserError, match="another run's model"):
-        open_sides(f"{first},{second}", no_trunk, store_folder=str(second / "store"))
+        open_sides(f"{first},{second}", no_trunk, moved=Moved(str(second / "store")))
     # Runs are different if either their seeds or their scores differ.
     for number, (seed, score) in enumerate([(1, 0.5), (0, 0.75)]):
         other = finish(tmp_path / f"other{number}", experiment("cb", "pfeiffer", seed=seed), score, saved=3)
@@ -101,8 +102,9 @@ def test_stored_source_may_have_another_seed(tmp_path: Path) -> None:
     made = finish(tmp_path / "made", experiment("cb", "pfeiffer", seed=3), 0.5, saved=3)
     workdir = finish(tmp_path / "fused", fusion("rte", ("cb",)), 0.5)
     (result,) = read(made).results.values()
-    with pytest.raises(ReachedError):
-        load_result(read(workdir), result, no_trunk, source=True, moved=Moved(str(made / "store")))
+    manifest = read_manifest(made / "store", "adapters", "cb-pfeiffer")
+    assert is_of_run(manifest, read(workdir), result, source=True)
+    assert not is_of_run(manifest, read(workdir), result)
 
 
 def test_missing_trunk_of_a_run_is_refused(tmp_path: Path) -> None:

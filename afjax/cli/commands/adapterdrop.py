@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--from_top", action="store_true", help="start with the last layers (default: the first)")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis.adapterdrop import adapterdrop_curve
 
     if arguments.output is not None:
@@ -33,4 +33,3 @@ def _run(arguments: argparse.Namespace) -> int:
     rows = rows_of(task_model, arguments.split, source=arguments.source, data_dir=arguments.data_dir)
     points = adapterdrop_curve(task_model, rows, from_top=arguments.from_top, batch_size=arguments.batch_size)
     show_curve(points, task_model.task.main_metric, arguments.output)
-    return 0

@@ -1,10 +1,12 @@
 """``afjax bench``: times one step on random weights."""
 
 import argparse
+import dataclasses
 import json
 from typing import Any
 
-from afjax.cli.parsers import add_command
+from afjax.cli.parsers import add_command, flags, one_of
+from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
 
@@ -18,7 +20,9 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "bench", "time one step on random weights", EXAMPLE, run=_run)
     parser.add_argument("--trunk", default="bert-base", help="a named size, or a folder with a config.json (bert-base)")
     parser.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
-    parser.add_argument("--adapter", default="pfeiffer", help="adapter preset, such as lora (pfeiffer)")
+    parser.add_argument(
+        "--adapter", dest="preset", type=one_of(*ADAPTER_PRESETS), default="pfeiffer", help="adapter preset (pfeiffer)"
+    )
     parser.add_argument("--mode", required=True, choices=("train", "eval"))
     parser.add_argument("--num_adapters", type=int, default=1, help="number of fused adapters (1)")
     parser.add_argument("--batch_size", type=int, default=8, help="rows per step (8)")
@@ -31,23 +35,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.bench import step_time as bench
 
     check_value(PositiveInt, arguments.num_steps, "--num_steps")
-    prepared = bench.prepare(
-        bench.Case(
-            trunk=arguments.trunk,
-            method=arguments.method,
-            preset=arguments.adapter,
-            mode=arguments.mode,
-            num_adapters=arguments.num_adapters,
-            batch_size=arguments.batch_size,
-            max_length=arguments.max_length,
-            scan_layers=arguments.scan_layers,
-            trunk_dtype=arguments.trunk_dtype,
-        )
-    )
+    names = [field.name for field in dataclasses.fields(bench.Case)]
+    prepared = bench.prepare(bench.Case(**flags(arguments, *names)))
     figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)
     print(
         f"{arguments.trunk}, {arguments.method}, {arguments.mode}: median step {figures['median_step_s']:.3f} s, "
@@ -56,4 +49,3 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     if arguments.json:
         print(json.dumps(figures))
-    return 0

@@ -5,7 +5,7 @@ import functools
 import json
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_source_flags
+from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_source_flags, flags
 from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
@@ -34,40 +34,34 @@ def add(commands: Any) -> None:
     parser.add_argument("--metric", default="", help="the metric to compare (the task's main metric)")
     parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis import compare as comparing
     from afjax.analysis.sides import open_sides
+    from afjax.analysis.workdirs import Moved
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
     check_value(PositiveInt, arguments.resamples, "--resamples")
     check_value(NonNegativeInt, arguments.seed, "--seed")
-    options: dict[str, Any] = {
-        "store_folder": arguments.store,
-        "trunk": arguments.trunk,
-        "task": arguments.task,
-        "allow_mismatch": arguments.allow_mismatch,
-    }
+    moved = Moved(arguments.store, arguments.trunk)
     # Cache the trunk, because both sides usually share it.
     load = functools.cache(load_trunk)
-    first, second = (open_sides(text, load, **options) for text in (arguments.a, arguments.b))
+    first, second = (
+        open_sides(text, load, moved=moved, **flags(arguments, "task", "allow_mismatch"))
+        for text in (arguments.a, arguments.b)
+    )
     comparison = comparing.compare(
         first,
         second,
-        rows_of(first[0].model, arguments.split, source=arguments.source, data_dir=arguments.data_dir),
-        metric=arguments.metric,
-        batch_size=arguments.batch_size,
-        max_length=arguments.max_length,
+        rows_of(first[0].model, **flags(arguments, "split", "source", "data_dir")),
         bootstrap=comparing.Bootstrap(arguments.resamples, arguments.seed),
+        **flags(arguments, "metric", "batch_size", "max_length"),
     )
     print("\n".join(comparing.to_lines(comparison)))
     if arguments.json:
         print(json.dumps(comparing.to_json(comparison)))
-    return 0

@@ -23,10 +23,9 @@ def add(commands: Any) -> None:
     parser.add_argument("config", nargs="?", metavar="NAME", help="a built-in config or FILE.py to show")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     lines = show_lines(arguments.config) if arguments.config else list_lines()
     print("\n".join(lines))
-    return 0
 
 
 def list_lines() -> list[str]:

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from typing import Any, get_args
 
-from afjax.cli.parsers import add_command, add_length_flag, one_of
+from afjax.cli.parsers import add_command, add_length_flag, flags, one_of
 from afjax.cli.stored_model import set_up_libraries
 from afjax.config.tasks import NAMED_SOURCES, TaskKind
 from afjax.errors import UserError
@@ -45,28 +45,20 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli import task_lines
 
     if (arguments.action == "show") != (arguments.task is not None):
         raise UserError('Pass a TASK with "data show", and none with "data list".')
     if arguments.action == "list":
         print("\n".join(task_lines.list_lines(as_json=arguments.json)))
-        return 0
+        return
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
     task = task_lines.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
-    names = ("kind", "text_a", "text_b", "label")
-    task = dataclasses.replace(task, **{name: getattr(arguments, name) for name in names if getattr(arguments, name)})
-    lines = task_lines.show_lines(
-        task,
-        load_trunk(arguments.trunk),
-        max_length=arguments.max_length,
-        batch_size=arguments.batch_size,
-        split=arguments.split,
-        platform=arguments.platform,
-        as_json=arguments.json,
-    )
+    settings = flags(arguments, "kind", "text_a", "text_b", "label")
+    task = dataclasses.replace(task, **{name: value for name, value in settings.items() if value})
+    options = flags(arguments, "max_length", "batch_size", "split", "platform")
+    lines = task_lines.show_lines(task, load_trunk(arguments.trunk), as_json=arguments.json, **options)
     print("\n".join(lines))
-    return 0

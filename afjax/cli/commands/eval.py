@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, add_source_flags
+from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, add_source_flags, flags
 from afjax.cli.stored_model import load_stored_model, rows_of
 from afjax.display.terminal import print_line
 
@@ -20,9 +20,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "eval", "score a stored model on labeled rows", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to score (dev)")
     parser.add_argument(
@@ -32,14 +30,12 @@ def add(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.data.notices import blank_texts, no_better_than_majority
 
     task_model = load_stored_model(arguments)
-    rows = rows_of(task_model, arguments.split, source=arguments.source, data_dir=arguments.data_dir)
-    scores = task_model.evaluate(
-        rows, batch_size=arguments.batch_size, max_length=arguments.max_length, confusion=arguments.confusion
-    )
+    rows = rows_of(task_model, **flags(arguments, "split", "source", "data_dir"))
+    scores = task_model.evaluate(rows, **flags(arguments, "batch_size", "max_length", "confusion"))
     if arguments.confusion:
         print(scores["confusion"], file=sys.stderr)
         scores["confusion"] = scores["confusion"].to_dict()
@@ -48,4 +44,3 @@ def _run(arguments: argparse.Namespace) -> int:
         if notice:
             print_line(f"Note: {notice}")
     print(json.dumps({"split": arguments.split, "rows": len(rows), **scores}))
-    return 0

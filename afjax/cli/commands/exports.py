@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, add_stored_model_flags, local_file
+from afjax.cli.parsers import add_command, add_group, add_stored_model_flags, flags, local_file
 from afjax.cli.stored_model import load_stored_model
 from afjax.config.flags import split_names
 
@@ -40,12 +40,7 @@ def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
     exports = add_group(commands, "export", "export stored models for other programs")
     adapterhub = add_command(
-        exports,
-        "adapterhub",
-        "export an artifact to AdapterHub's library",
-        EXPORT_ADAPTERHUB_EXAMPLE,
-        group="export",
-        run=_adapterhub,
+        exports, "adapterhub", "export an artifact to AdapterHub's library", EXPORT_ADAPTERHUB_EXAMPLE, run=_adapterhub
     )
     adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
     adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
@@ -62,7 +57,7 @@ def add(commands: Any) -> None:
     adapterhub.add_argument("--num_choices", type=int, help="choices per row, if the head does not record it")
     _add_head_flags(adapterhub, "adapter or fusion")
 
-    peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, group="export", run=_peft)
+    peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, run=_peft)
     peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
     peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument("--output", required=True, type=local_file, help="the folder to create")
@@ -73,7 +68,6 @@ def add(commands: Any) -> None:
         "stablehlo",
         "export a model as one file that JAX can run without afjax",
         STABLEHLO_EXAMPLE,
-        group="export",
         run=_stablehlo,
     )
     add_stored_model_flags(stablehlo)
@@ -94,31 +88,23 @@ def _add_head_flags(parser: argparse.ArgumentParser, trained_with: str) -> None:
     heads.add_argument("--no_head", action="store_true", help=f"leave out the head of the {trained_with}")
 
 
-def _adapterhub(arguments: argparse.Namespace) -> int:
+def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import export_adapterhub
 
+    options = flags(arguments, "kind", "weights", "num_choices", "head")
     written = export_adapterhub(
-        arguments.store,
-        arguments.name,
-        arguments.output,
-        kind=arguments.kind,
-        weights=arguments.weights,
-        num_choices=arguments.num_choices,
-        with_head=not arguments.no_head,
-        head=arguments.head,
+        arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, **options
     )
     _print_written(written)
-    return 0
 
 
-def _peft(arguments: argparse.Namespace) -> int:
+def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import export_peft
 
     written = export_peft(
         arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, head=arguments.head
     )
     _print_written(written)
-    return 0
 
 
 def _print_written(written: Sequence[tuple[str, Path]]) -> None:
@@ -126,7 +112,7 @@ def _print_written(written: Sequence[tuple[str, Path]]) -> None:
         print(f"{path}: {description}")
 
 
-def _stablehlo(arguments: argparse.Namespace) -> int:
+def _stablehlo(arguments: argparse.Namespace) -> None:
     from afjax.interop.stablehlo import check_platforms, description_path, export_stablehlo
 
     platforms = check_platforms(split_names(arguments.platforms))
@@ -135,4 +121,3 @@ def _stablehlo(arguments: argparse.Namespace) -> int:
     )
     size, names = description["file"]["bytes"] / 1e6, ", ".join(description["platforms"])
     print(f"{arguments.output}: {size:.1f} MB, for {names}; {description_path(arguments.output)} says how to run it.")
-    return 0

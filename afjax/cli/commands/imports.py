@@ -5,7 +5,7 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from afjax.cli.parsers import add_command, add_group, add_length_flag, add_overwrite_flag
+from afjax.cli.parsers import add_command, add_group, add_length_flag, flags
 from afjax.cli.stored_model import set_up_libraries
 from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
@@ -67,27 +67,27 @@ def add(commands: Any) -> None:
         "adapterhub",
         "import an artifact from AdapterHub's library",
         IMPORT_ADAPTERHUB_EXAMPLE,
-        group="import",
         run=_adapterhub,
     )
     adapterhub.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
-    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapterhub.add_argument("--name", default="", help="new name of the adapter, or of a setup's fusion (unchanged)")
     adapterhub.add_argument("--trunk", default="", help="the trunk that SOURCE was trained on (recorded in SOURCE)")
-    add_overwrite_flag(adapterhub)
 
     _add_peft(imports)
     _add_adapter_bert(imports)
     _add_bert(imports)
     _add_bert_n_pals(imports)
+    for name, parser in imports.choices.items():
+        if name != "bert":  # A trunk is not in a store.
+            parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+        parser.add_argument(
+            "--overwrite", action="store_true", help="replace existing artifacts or files of the same name"
+        )
 
 
 def _add_peft(imports: Any) -> None:
-    peft = add_command(
-        imports, "peft", "import a LoRA adapter from PEFT", IMPORT_PEFT_EXAMPLE, group="import", run=_peft
-    )
+    peft = add_command(imports, "peft", "import a LoRA adapter from PEFT", IMPORT_PEFT_EXAMPLE, run=_peft)
     peft.add_argument("source", metavar="SOURCE", help="a folder (or gs://...), or a Hugging Face id")
-    peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
     peft.add_argument(
         "--name", default="", help="name of the adapter and head in the store (the exported name, or the folder's)"
     )
@@ -104,50 +104,40 @@ def _add_peft(imports: Any) -> None:
         help="maximum tokens per row; longer rows are truncated (128, or the length that afjax exported)",
     )
     peft.add_argument("--no_head", action="store_true", help="leave out the head")
-    add_overwrite_flag(peft)
 
 
 def _add_adapter_bert(imports: Any) -> None:
     summary = "import a checkpoint of Houlsby 2019's code as an adapter and a head"
-    adapter = add_command(
-        imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, group="import", run=_adapter_bert
-    )
+    adapter = add_command(imports, "adapter-bert", summary, IMPORT_ADAPTER_BERT_EXAMPLE, run=_adapter_bert)
     adapter.add_argument("source", metavar="CHECKPOINT", help="a TensorFlow checkpoint, or its folder")
     adapter.add_argument("--trunk", required=True, help="the pretrained BERT: a folder (or gs://...) or an id")
-    adapter.add_argument("--store", required=True, help="the store's folder, or gs://...")
     adapter.add_argument("--name", required=True, help="name of the adapter and head in the store")
     adapter.add_argument("--task", default="", help="name of the benchmark task (same as --name)")
     adapter.add_argument(
         "--labels", default="", metavar="NAME,NAME", help="label names, in output order (the task's, or 0,1,...)"
     )
     add_length_flag(adapter)
-    add_overwrite_flag(adapter)
 
 
 def _add_bert(imports: Any) -> None:
-    bert = add_command(
-        imports, "bert", "import Google's BERT checkpoint as a trunk", IMPORT_BERT_EXAMPLE, group="import", run=_bert
-    )
+    bert = add_command(imports, "bert", "import Google's BERT checkpoint as a trunk", IMPORT_BERT_EXAMPLE, run=_bert)
     bert.add_argument("source", metavar="CHECKPOINT", help="bert_model.ckpt, or its folder")
     bert.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
     bert.add_argument("--config", metavar="FILE", help="bert_config.json (next to the checkpoint)")
     bert.add_argument("--gelu", default="exact", choices=("exact", "tanh"), help='the meaning of "gelu" (exact)')
     _add_vocabulary_flags(bert, "the checkpoint")
-    add_overwrite_flag(bert)
 
 
 def _add_bert_n_pals(imports: Any) -> None:
     summary = "import a checkpoint of Stickland & Murray 2019's code as a trunk, adapters and heads"
-    pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, group="import", run=_bert_n_pals)
+    pals = add_command(imports, "bert-n-pals", summary, IMPORT_BERT_N_PALS_EXAMPLE, run=_bert_n_pals)
     pals.add_argument("source", metavar="FILE", help="best_model.pth, or its tensors as .safetensors")
     pals.add_argument("--config", required=True, metavar="FILE", help="the config that FILE was trained with")
     pals.add_argument("--tasks", required=True, metavar="TASK,TASK", help="the tasks of FILE, in checkpoint order")
     pals.add_argument("--output", required=True, help="the trunk's folder, or gs://...")
-    pals.add_argument("--store", required=True, help="the store's folder, or gs://...")
     pals.add_argument("--name", default="", help="prefix for the tasks' names in the store: NAME-TASK")
     _add_vocabulary_flags(pals, "--config")
     add_length_flag(pals)
-    add_overwrite_flag(pals)
 
 
 def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbor: str) -> None:
@@ -157,41 +147,34 @@ def _add_vocabulary_flags(parser: argparse.ArgumentParser, neighbor: str) -> Non
     )
 
 
-def _peft(arguments: argparse.Namespace) -> int:
+def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import PeftHead, import_peft
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    flags = ("kind", "labels", "max_length")
-    if arguments.no_head and (given := [f"--{flag}" for flag in flags if getattr(arguments, flag)]):
+    of_head = flags(arguments, "kind", "labels", "max_length")
+    if arguments.no_head and (given := [f"--{flag}" for flag, value in of_head.items() if value]):
         raise UserError(f"{', '.join(given)} describe the head, but --no_head skips it; leave one of them out.")
-    head = PeftHead(kind=arguments.kind, labels=tuple(split_names(arguments.labels)), max_length=arguments.max_length)
+    head = PeftHead(labels=tuple(split_names(arguments.labels)), **flags(arguments, "kind", "max_length"))
     imported = import_peft(
         arguments.source,
         arguments.store,
-        name=arguments.name,
         trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
         head=None if arguments.no_head else head,
-        overwrite=arguments.overwrite,
+        **flags(arguments, "name", "overwrite"),
     )
     _print_imported(imported)
-    return 0
 
 
-def _adapterhub(arguments: argparse.Namespace) -> int:
+def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import import_adapterhub
     from afjax.trunk.pretrained import load_trunk
 
     set_up_libraries()
-    imported = import_adapterhub(
-        arguments.source,
-        arguments.store,
-        name=arguments.name,
-        trunk=load_trunk(arguments.trunk) if arguments.trunk else None,
-        overwrite=arguments.overwrite,
-    )
+    trunk = load_trunk(arguments.trunk) if arguments.trunk else None
+    options = flags(arguments, "name", "overwrite")
+    imported = import_adapterhub(arguments.source, arguments.store, trunk=trunk, **options)
     _print_imported(imported)
-    return 0
 
 
 def _print_imported(imported: "Sequence[Imported]") -> None:
@@ -200,16 +183,14 @@ def _print_imported(imported: "Sequence[Imported]") -> None:
         print("; ".join([f"{artifact.kind}/{artifact.name}", *artifact.notes]))
 
 
-def _adapter_bert(arguments: argparse.Namespace) -> int:
+def _adapter_bert(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapter_bert import import_adapter_bert
 
     model = import_adapter_bert(
         arguments.source,
         arguments.trunk,
-        name=arguments.name,
-        task=arguments.task,
         labels=tuple(split_names(arguments.labels)),
-        max_length=arguments.max_length,
+        **flags(arguments, "name", "task", "max_length"),
     )
     model.save(arguments.store, overwrite=arguments.overwrite)
     lines = _stored_lines(model, arguments.store)
@@ -219,41 +200,28 @@ def _adapter_bert(arguments: argparse.Namespace) -> int:
             "not, so logits will differ slightly. To create a matching trunk, use afjax import bert --gelu=tanh."
         )
     print("\n".join(lines))
-    return 0
 
 
-def _bert(arguments: argparse.Namespace) -> int:
+def _bert(arguments: argparse.Namespace) -> None:
     from afjax.interop.google_bert import import_bert
 
-    trunk = import_bert(
-        arguments.source,
-        arguments.output,
-        config=arguments.config,
-        vocab=arguments.vocab,
-        case=arguments.case,
-        gelu=arguments.gelu,
-        overwrite=arguments.overwrite,
-    )
+    options = flags(arguments, "config", "vocab", "case", "gelu", "overwrite")
+    trunk = import_bert(arguments.source, arguments.output, **options)
     layers = counted(trunk.config.num_layers, "layer")
     print(f"trunk {arguments.output}: {layers} of {trunk.config.hidden_size}, {trunk.sha256}")
-    return 0
 
 
-def _bert_n_pals(arguments: argparse.Namespace) -> int:
+def _bert_n_pals(arguments: argparse.Namespace) -> None:
     from afjax.interop.bert_n_pals import PalsFiles, import_bert_n_pals
 
     models = import_bert_n_pals(
-        PalsFiles(checkpoint=arguments.source, config=arguments.config, vocab=arguments.vocab, case=arguments.case),
+        PalsFiles(checkpoint=arguments.source, **flags(arguments, "config", "vocab", "case")),
         tasks=tuple(split_names(arguments.tasks)),
-        output=arguments.output,
         store_folder=arguments.store,
-        name=arguments.name,
-        max_length=arguments.max_length,
-        overwrite=arguments.overwrite,
+        **flags(arguments, "output", "name", "max_length", "overwrite"),
     )
     print(f"trunk {arguments.output}: {models[0].trunk.sha256}")
     print("\n".join(line for model in models for line in _stored_lines(model, arguments.store)))
-    return 0
 
 
 def _stored_lines(model: "TaskModel", store: str) -> list[str]:

@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
         "search": ("adapter architecture search, from its sweep", SEARCH_EXAMPLE),
     }
     for name, (summary, example) in figures.items():
-        parser = add_command(plots, name, summary, example, group="plot", run=functools.partial(_run, name))
+        parser = add_command(plots, name, summary, example, run=functools.partial(_run, name))
         add_runs_flags(parser)
         parser.add_argument(
             "--output", required=True, type=local_file, help="output path, for .png, .svg and .csv files"
@@ -68,29 +68,25 @@ def add(commands: Any) -> None:
             parser.add_argument("--task", default="", help="plot a single task instead of percentiles over tasks")
 
 
-def _run(name: str, arguments: argparse.Namespace) -> int:
-    from afjax.analysis import cells, figures, runs
+def _run(name: str, arguments: argparse.Namespace) -> None:
+    from afjax.analysis import cells, figures, runs, sweep_figures
 
     figures.check_output(arguments.output)
     collection = runs.collect(split_folders(arguments.runs))
     all_tasks = sorted({record.task for record in collection.records})
     tasks = cells.chosen(arguments.tasks, "--tasks", all_tasks)
     records = [record for task in tasks for record in collection.records if record.task == task]
-    if name in ("robustness", "search"):
-        from afjax.analysis import sweep_figures
-
-        if name == "robustness":
-            scores = sweep_figures.robustness(records, metric=arguments.metric)
-            paths = sweep_figures.draw_robustness(scores, arguments.output)
-        else:
-            scores = sweep_figures.search(records, metric=arguments.metric)
-            paths = sweep_figures.draw_search(scores, arguments.output)
+    if name == "robustness":
+        scores = sweep_figures.robustness(records, metric=arguments.metric)
+        paths = sweep_figures.draw_robustness(scores, arguments.output)
+    elif name == "search":
+        scores = sweep_figures.search(records, metric=arguments.metric)
+        paths = sweep_figures.draw_search(scores, arguments.output)
     else:
         paths = _plot_grid(name, arguments, collection, tasks)
     for note in collection.left_out(tasks):
         print_line(f"Left out: {note}.")
     print("\n".join(map(str, paths)))
-    return 0
 
 
 def _plot_grid(name: str, arguments: argparse.Namespace, collection: "Collection", tasks: Sequence[str]) -> list[Path]:

@@ -25,7 +25,7 @@ tokens for a text. The command writes OUTPUT.png, OUTPUT.svg and OUTPUT.csv."""
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
     summary = "plot fusions' attention to their adapters, over a split or per token of a text"
-    parser = add_command(plots, "activations", summary, EXAMPLE, group="plot", run=_run)
+    parser = add_command(plots, "activations", summary, EXAMPLE, run=_run)
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
     add_trunk_flag(parser)
     parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one per target task")
@@ -47,7 +47,7 @@ def add(plots: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax import store
     from afjax.analysis.activation_figures import check_layers, draw_activations, draw_token_activations
     from afjax.analysis.activations import mean_activations, token_activations
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in fusions:
         if fusions.count(name) > 1:
             raise UserError(f'--fusion lists "{name}" twice; list each fusion once.')
-    given_heads = _one_per_fusion(arguments.head, fusions, "--head")
+    heads = _one_per_fusion(arguments.head, fusions, "--head")
     sources = _one_per_fusion(arguments.source or "", fusions, "--source")
     layers = split_numbers(arguments.layers, "--layers")
     if arguments.text is None and arguments.text_b is not None:
@@ -73,7 +73,9 @@ def _run(arguments: argparse.Namespace) -> int:
     for flag, text in (("--text", arguments.text), ("--text_b", arguments.text_b)):
         if text is not None and not text.strip():
             raise UserError(f"{flag} is blank; pass a text whose tokens the figure can show.")
-    heads = given_heads or [recorded_head(arguments.store, "fusion", name) for name in fusions]
+    heads = [
+        head or recorded_head(arguments.store, "fusion", fusion) for head, fusion in zip(heads, fusions, strict=True)
+    ]
     for name in fusions:
         # Check the fusions before loading heads, so that the error for a wrong name is about the fusion.
         store.read_manifest(arguments.store, "fusion", name)
@@ -87,28 +89,25 @@ def _run(arguments: argparse.Namespace) -> int:
         activations = token_activations(models[0], arguments.text, arguments.text_b)
         print_written(draw_token_activations(activations, arguments.output, layers=layers))
         if len(activations.tokens) < activations.num_tokens:
-            message = (
-                f"The text was truncated to {len(activations.tokens)} of its {activations.num_tokens} tokens, as in "
-                "training."
-            )
-            print_line(message)
-        return 0
-    splits = []
-    for index, model in enumerate(models):
-        source = sources[index] if sources else ""
-        splits.append(rows_of(model, arguments.split, source=source, data_dir=arguments.data_dir))
+            counts = f"{len(activations.tokens)} of its {activations.num_tokens}"
+            print_line(f"The text was truncated to {counts} tokens, as in training.")
+        return
+    splits = [
+        rows_of(model, arguments.split, source=source, data_dir=arguments.data_dir)
+        for model, source in zip(models, sources, strict=True)
+    ]
     means = [
         mean_activations(model, rows, by_label=arguments.by_label, batch_size=arguments.batch_size)
         for model, rows in zip(models, splits, strict=True)
     ]
     print_written(draw_activations(means, arguments.output, layers=layers))
-    return 0
 
 
 def _one_per_fusion(given: str, fusions: list[str], flag: str) -> list[str]:
+    """Parses a flag with one entry per fusion. Without the flag, the entries are empty."""
     names = split_names(given)
     if names and len(names) != len(fusions):
         raise UserError(
             f"{flag} lists {len(names)} entries and --fusion lists {len(fusions)}; list one entry per fusion, in order."
         )
-    return names
+    return names or [""] * len(fusions)

@@ -19,7 +19,7 @@ The CSV file has every metric for every span."""
 def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
     summary = "plot the drop in score without the adapters of each span of layers"
-    parser = add_command(plots, "spans", summary, EXAMPLE, group="plot", run=_run)
+    parser = add_command(plots, "spans", summary, EXAMPLE, run=_run)
     add_model_flags(parser)
     add_source_flags(parser)
     parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
@@ -29,7 +29,7 @@ def add(plots: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis.figures import check_output
     from afjax.analysis.spans import draw_spans, score_spans
     from afjax.tasks.kinds import check_metric
@@ -45,4 +45,3 @@ def _run(arguments: argparse.Namespace) -> int:
     paths = draw_spans(scores, metric, arguments.output, title=title)
     print(summary)
     print_written(paths)
-    return 0

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, local_file_name
+from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, flags, local_file_name
 from afjax.cli.stored_model import load_stored_model
 from afjax.data.sources.formats import ENDINGS, FORMATS
 from afjax.errors import UserError
@@ -37,9 +37,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "predict", "predict the rows of a file", EXAMPLE, run=_run)
     add_model_flags(parser)
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     parser.add_argument(
         "--input",
         required=True,
@@ -74,7 +72,7 @@ def add(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli.predictions import FIELDS, write_predictions
     from afjax.tasks.prediction_rows import STANDARD, parse_keep, read_prediction_rows
 
@@ -84,15 +82,12 @@ def _run(arguments: argparse.Namespace) -> int:
     keep = parse_keep(arguments.keep, FIELDS)
     if arguments.all is not None or not (arguments.adapter or arguments.fusion or arguments.head):
         _predict_many(arguments, keep)
-        return 0
+        return
     task_model = load_stored_model(arguments)
     rows = read_prediction_rows(
         arguments.input, task_model.task, task_model.text_columns, keep=keep, file_format=arguments.input_format
     )
-    write_predictions(
-        arguments.output, task_model, rows, batch_size=arguments.batch_size, max_length=arguments.max_length
-    )
-    return 0
+    write_predictions(arguments.output, task_model, rows, **flags(arguments, "batch_size", "max_length"))
 
 
 def _predict_many(arguments: argparse.Namespace, keep: dict[str, str]) -> None:

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--name", default="", help="name of the stored pruned fusion and its head")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.adapters.kinds import adapter_layers
     from afjax.analysis.adapterdrop import most_used, prune_curve, rank_adapters
     from afjax.store import names
@@ -80,4 +80,3 @@ def _run(arguments: argparse.Namespace) -> int:
         scores = points[len(members) - len(kept[0][0])].scores if arguments.split == "dev" else {}
         dataclasses.replace(task_model.with_kept(kept).renamed(name), metrics=scores).save(store)
         print(f"\nStored the fusion and head {name} in {store}, with {keep} of {len(members)} adapters per layer")
-    return 0

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis.report import write_report
     from afjax.analysis.workdirs import Moved
     from afjax.trunk.pretrained import load_trunk
@@ -49,4 +49,3 @@ def _run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
     )
     print(arguments.output)
-    return 0

@@ -59,8 +59,7 @@ def add(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli.server import serve
 
     serve(arguments)
-    return 0

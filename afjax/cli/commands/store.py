@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group
+from afjax.cli.parsers import add_command, add_group, flags
 
 STORE_EXAMPLE = """\
 examples:
@@ -26,16 +26,12 @@ are shortened to their last component. Incoming artifacts are fully checked befo
 def add(commands: Any) -> None:
     """Adds the commands to the parser's commands."""
     actions = add_group(commands, "store", "list, check or share a store's artifacts", STORE_EXAMPLE, "ACTION")
-    add_command(actions, "ls", "list a store's artifacts", STORE_EXAMPLE, group="store", run=_list)
-    show = add_command(actions, "show", "show the artifacts with a name", STORE_EXAMPLE, group="store", run=_show)
+    add_command(actions, "ls", "list a store's artifacts", STORE_EXAMPLE, run=_list)
+    show = add_command(actions, "show", "show the artifacts with a name", STORE_EXAMPLE, run=_show)
     show.add_argument("name", metavar="NAME", help="name of the artifacts to show")
-    add_command(actions, "verify", "read and check all artifacts in a store", STORE_EXAMPLE, group="store", run=_verify)
-    pack = add_command(
-        actions, "pack", "write an artifact and its dependencies to one file", SHARE_EXAMPLE, group="store", run=_pack
-    )
-    push = add_command(
-        actions, "push", "upload an artifact to the Hugging Face hub", SHARE_EXAMPLE, group="store", run=_push
-    )
+    add_command(actions, "verify", "read and check all artifacts in a store", STORE_EXAMPLE, run=_verify)
+    pack = add_command(actions, "pack", "write an artifact and its dependencies to one file", SHARE_EXAMPLE, run=_pack)
+    push = add_command(actions, "push", "upload an artifact to the Hugging Face hub", SHARE_EXAMPLE, run=_push)
     for out in (pack, push):
         out.add_argument("name", metavar="NAME", help="name of the artifact to share")
         out.add_argument(
@@ -53,17 +49,10 @@ def add(commands: Any) -> None:
     pack.add_argument("--output", required=True, metavar="FILE.tar", help="the output file; replaced if it exists")
     push.add_argument("--repo", required=True, metavar="USER/REPO", help="the repository; created if missing")
     push.add_argument("--private", action="store_true", help="make the repository private if it is new")
-    unpack = add_command(
-        actions, "unpack", "check a packed file and add it to a store", SHARE_EXAMPLE, group="store", run=_unpack
-    )
+    unpack = add_command(actions, "unpack", "check a packed file and add it to a store", SHARE_EXAMPLE, run=_unpack)
     unpack.add_argument("file", metavar="FILE.tar", help="a file from afjax store pack")
     pull = add_command(
-        actions,
-        "pull",
-        "download artifacts from the Hugging Face hub into a store",
-        SHARE_EXAMPLE,
-        group="store",
-        run=_pull,
+        actions, "pull", "download artifacts from the Hugging Face hub into a store", SHARE_EXAMPLE, run=_pull
     )
     pull.add_argument("repo", metavar="USER/REPO", help="a repository from afjax store push")
     pull.add_argument("--revision", default="", help="a branch, tag or commit (the newest)")
@@ -74,18 +63,16 @@ def add(commands: Any) -> None:
         parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _list(arguments: argparse.Namespace) -> None:
     from afjax.cli.store_lines import list_lines
 
     print("\n".join(list_lines(arguments.store)))
-    return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+def _show(arguments: argparse.Namespace) -> None:
     from afjax.cli.store_lines import show_lines
 
     print("\n".join(show_lines(arguments.store, arguments.name)))
-    return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -96,39 +83,33 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if all_intact else 2
 
 
-def _pack(arguments: argparse.Namespace) -> int:
+def _pack(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    options = {"kind": arguments.kind, "head": arguments.head, "license": arguments.license}
+    options = flags(arguments, "kind", "head", "license")
     shared = share.pack(arguments.store, arguments.name, arguments.output, **options)
     print("\n".join(shared_lines(f"{arguments.output} contains", shared)))
-    return 0
 
 
-def _unpack(arguments: argparse.Namespace) -> int:
+def _unpack(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    manifests = share.unpack(arguments.file, arguments.store, name=arguments.name, overwrite=arguments.overwrite)
+    manifests = share.unpack(arguments.file, arguments.store, **flags(arguments, "name", "overwrite"))
     print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
-    return 0
 
 
-def _push(arguments: argparse.Namespace) -> int:
+def _push(arguments: argparse.Namespace) -> None:
     from afjax import share
 
-    names = ("kind", "head", "license", "private")
-    options = {name: getattr(arguments, name) for name in names}
+    options = flags(arguments, "kind", "head", "license", "private")
     print(share.push(arguments.store, arguments.name, arguments.repo, **options))
-    return 0
 
 
-def _pull(arguments: argparse.Namespace) -> int:
+def _pull(arguments: argparse.Namespace) -> None:
     from afjax import share
     from afjax.cli.store_lines import shared_lines
 
-    options = {"revision": arguments.revision, "name": arguments.name, "overwrite": arguments.overwrite}
-    manifests = share.pull(arguments.repo, arguments.store, **options)
+    manifests = share.pull(arguments.repo, arguments.store, **flags(arguments, "revision", "name", "overwrite"))
     print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
-    return 0

@@ -1,9 +1,10 @@
 """``afjax submit``: predicts a benchmark's test sets for its server."""
 
 import argparse
+import functools
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, local_file, one_of
+from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_trunk_flag, flags, local_file, one_of
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.errors import UserError
 
@@ -36,16 +37,14 @@ def add(commands: Any) -> None:
         help="the split to predict for squad (dev); the other benchmarks only have test",
     )
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
-    parser.add_argument(
-        "--max_length", type=int, help="maximum tokens per row; longer rows are truncated (as in training)"
-    )
+    add_length_flag(parser, None)
     parser.add_argument(
         "--partial", action="store_true", help="skip missing heads and test sets, whose scores will be meaningless"
     )
     add_mismatch_flag(parser)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli import submission
     from afjax.cli.submit_plan import plan
 
@@ -55,22 +54,17 @@ def _run(arguments: argparse.Namespace) -> int:
     jobs = plan(
         arguments.benchmark,
         store_folder=arguments.store,
-        data_dir=arguments.data_dir,
-        names=arguments.names,
-        tasks=arguments.tasks,
-        split=arguments.split,
-        partial=arguments.partial,
+        **flags(arguments, "data_dir", "names", "tasks", "split", "partial"),
     )
     # A plan has at least one head. A head for a different trunk raises an error when its model is loaded.
-    head = next(job.head for job in jobs if job.head)
-    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", head)
+    heads = list(dict.fromkeys(job.head for job in jobs if job.head))
+    trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", heads[0])
+    # Load all models before the first prediction, to reveal errors early. They use no device memory until they predict.
+    load = functools.partial(submission.load_model, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch)
     lines = submission.write(
         arguments.benchmark,
         jobs,
-        submission.load_models(jobs, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch),
-        output=arguments.output,
-        batch_size=arguments.batch_size,
-        max_length=arguments.max_length,
+        {head: load(head) for head in heads},
+        **flags(arguments, "output", "batch_size", "max_length"),
     )
     print("\n".join(lines))
-    return 0

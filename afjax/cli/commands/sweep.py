@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, file_name
+from afjax.cli.parsers import add_command, file_name, flags
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
 from afjax.errors import UserError
@@ -90,22 +90,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.hosts > 1:
         # Hosts that share a disk must not write the same files.
         workdir /= f"host-{arguments.host}-of-{arguments.hosts}"
-    planned = plan(
-        arguments.config,
-        overrides=arguments.overrides,
-        grid=arguments.grid,
-        seeds=arguments.seeds,
-        workdir=workdir,
-        adapters=arguments.adapters,
-    )
-    outcomes = sweep_runs.run_sweep(
-        planned,
-        workdir,
-        host=arguments.host or 0,
-        num_hosts=arguments.hosts,
-        slots=arguments.slots,
-        processes=arguments.processes,
-        isolate=arguments.isolate,
-    )
+    options = flags(arguments, "overrides", "grid", "seeds", "adapters")
+    planned = plan(arguments.config, workdir=workdir, **options)
+    options = flags(arguments, "slots", "processes", "isolate")
+    outcomes = sweep_runs.run_sweep(planned, workdir, host=arguments.host or 0, num_hosts=arguments.hosts, **options)
     print("\n".join(["", *report_lines(planned, outcomes, workdir)]))
     return 0 if all(outcome.score is not None for outcome in outcomes.values()) else 1

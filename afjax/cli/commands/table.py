@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from afjax.cli.finished_runs import add_runs_flags, split_folders
-from afjax.cli.parsers import add_command, local_file
+from afjax.cli.parsers import add_command, flags, local_file, one_of
 from afjax.display.terminal import print_line
 from afjax.storage.writing import check_output, write_output
 
@@ -21,27 +21,27 @@ and samplers), houlsby (parameters, scores). The table is followed by the comman
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "table", "print the papers' tables from finished runs", EXAMPLE, run=_run)
-    parser.add_argument("layout", metavar="LAYOUT", help="adapterfusion, arrows, differences, pals or houlsby")
+    layouts = one_of("adapterfusion", "arrows", "differences", "pals", "houlsby")
+    parser.add_argument(
+        "layout", metavar="LAYOUT", type=layouts, help="adapterfusion, arrows, differences, pals or houlsby"
+    )
     add_runs_flags(parser)
     parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods to show, in this order (all)")
     parser.add_argument(
         "--seeds", default="", metavar="SEED,...", help="seeds that each cell should have (all seeds found)"
     )
     parser.add_argument("--by_size", action="store_true", help="treat each adapter size as a separate method")
-    parser.add_argument("--format", default="text", metavar="NAME", help="text, markdown, latex or csv (text)")
+    formats = one_of("text", "markdown", "latex", "csv")
+    parser.add_argument(
+        "--format", type=formats, default="text", metavar="NAME", help="text, markdown, latex or csv (text)"
+    )
     parser.add_argument("--output", type=local_file, help="the output file (the terminal)")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis import formats, runs, tables
     from afjax.errors import UserError
 
-    # Check the flags before reading the runs, which may take a while.
-    for given, names, kind in (
-        (arguments.layout, tables.LAYOUTS, "layout"),
-        (arguments.format, formats.FORMATS, "format"),
-    ):
-        formats.check_choice(given, names, kind)
     if arguments.by_size and arguments.layout == "arrows":
         raise UserError("--by_size does not work with the layout arrows; leave it out.")
     output = arguments.output
@@ -49,17 +49,12 @@ def _run(arguments: argparse.Namespace) -> int:
         check_output(output)
     grid = tables.make_grid(
         runs.collect(split_folders(arguments.runs)),
-        tasks=arguments.tasks,
-        methods=arguments.methods,
-        seeds=arguments.seeds,
-        metric=arguments.metric,
-        by_size=arguments.by_size,
+        **flags(arguments, "tasks", "methods", "seeds", "metric", "by_size"),
         by_sampler=arguments.layout == "pals",
     )
-    text = formats.write(tables.make_table(arguments.layout, grid), arguments.format)
+    text = formats.FORMATS[arguments.format](tables.make_table(arguments.layout, grid))
     if output is None:
         print(text, end="")
     else:
         write_output(output, text)
         print_line(f"Written to {output}")
-    return 0

@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli.configs import load_experiment
     from afjax.tpu import chips, plan, report
 
@@ -83,4 +83,3 @@ def _run(arguments: argparse.Namespace) -> int:
     print("\n".join(report.to_lines(result)))
     if arguments.json:
         print(json.dumps(report.to_json(result)))
-    return 0

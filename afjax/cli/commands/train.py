@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> None:
     from afjax.cli.configs import load_experiment
     from afjax.cli.result_lines import result_lines
     from afjax.distributed import hosts
@@ -82,4 +82,3 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         if hosts.is_first_host():
             print("\n".join(result_lines(config, results, find_store(open_path(arguments.workdir)))))
-    return 0
