@@ -106,11 +106,12 @@ class EncoderLayer(nn.Module):
         config, mask = self.config, shared.mask
         options: Any = {"slots": slots, "dropout_keys": dropout_keys, "first_token_only": first_token_only}
         ffn_block: FeedForwardBlock | GatedFeedForwardBlock
-        if shared.positions is None:
+        if config.encoder_family.layer == "post_norm":
             attention_block = AttentionBlock(config, name="attention")
             between, first = attention_block(x, mask, bias=shared.bias, relative=shared.relative, **options)
             ffn_block = FeedForwardBlock(config, name="ffn")
         else:
+            assert shared.positions is not None, "pre_norm layers have rotary positions"
             form = COMPLETE if form is None else form
             rotary_block = RotaryAttentionBlock(config, name="attention")
             between, first = rotary_block(x, mask, form=form, positions=shared.positions, **options)
