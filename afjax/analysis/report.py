@@ -88,10 +88,12 @@ def write_report(
     best = find_best(finished)
 
     def evaluate(result: Result) -> EvaluatedResult:
-        parameters = None
         try:
             model = load_result(best, result, load_trunk, moved=moved)
-            parameters = _parameters(best, model)
+        except UserError as error:
+            return EvaluatedResult(result, missing=str(error))
+        parameters = _parameters(best, model)
+        try:
             evaluation = evaluate_dev_rows(model, rows_of(model), num_mistakes=num_mistakes, batch_size=batch_size)
         except (UserError, OSError) as error:
             return EvaluatedResult(result, parameters, missing=str(error))

@@ -180,7 +180,7 @@ class _Stores:
             seed=manifest.seed,
             metrics=_finite(manifest.metrics),
             adapter=adapter,
-            adapters=self.adapters(str(folder), manifest),
+            adapters={} if adapter is not None else self.adapters(str(folder), manifest),
             own_parameters=manifest.num_parameters + head,
             trunk=manifest.trunk["sha256"],
             trunk_name=manifest.trunk["name"],

@@ -81,7 +81,7 @@ class ExperimentConfig(Settings, name="config"):
     mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self) -> None:
-        check_fields(self, "config", unbounded=("seed",))
+        check_fields(self, self._name, unbounded=("seed",))
         check_seed(self.seed)
         if self.name:
             check_name(self.name, "experiment")

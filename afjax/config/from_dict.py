@@ -1,6 +1,6 @@
 """Converts nested mappings to frozen dataclasses and back.
 
-These functions read and write configs, manifests and workdirs. The config classes derive from :class:`Settings`, so
+These functions read and write configs, manifests and workdirs. Most config classes derive from :class:`Settings`, so
 configs constructed in Python are validated in the same way as configs that :func:`from_dict` builds from files or
 flags.
 """
@@ -226,7 +226,8 @@ def _truncate(text: str) -> str:
 class Settings:
     """Base class of config classes: checks and converts the fields, and shows only those that are set.
 
-    A config class is a frozen dataclass with ``repr=False``. A class with further checks extends ``__post_init__``.
+    Subclasses are frozen dataclasses with ``repr=False``, which keeps this class's repr. A class with further checks
+    extends ``__post_init__``.
 
     Args:
       name: The config's name in error messages, such as ``train``. Inherited if not given.

@@ -11,7 +11,7 @@ from afjax.errors import UserError
 _Duration = Annotated[float, Range(least=0, below=1_000_000)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ServerConfig(Settings, name="server"):
     """Limits and other settings of the HTTP server.
 

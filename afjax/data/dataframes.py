@@ -31,8 +31,8 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Rows are counted from 0.
 
     Raises:
-      UserError: The table is empty, two columns have the same name or different lengths, a column cannot be converted
-        to a list, or ``table`` is a dictionary of tables.
+      UserError: The table is empty (not checked for a Hugging Face dataset), two columns have the same name or
+        different lengths, a column cannot be converted to a list, or ``table`` is a dictionary of tables.
     """
     if is_dataset(table):
         yield from dataset_rows(table, name)

@@ -66,13 +66,13 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
 
 
 def fitting_metrics(kind: TaskKind, num_labels: int) -> list[str]:
-    """Lists the metrics that early stopping can use for a kind of task."""
+    """Lists the metrics that apply to a kind of task, for example for early stopping."""
     two_classes = not TASK_KINDS[kind].has_classes or num_labels == 2
     return [name for name in TASK_KINDS[kind].metrics if name != "f1" or two_classes]
 
 
 def check_metric(metric: str, kind: TaskKind, num_labels: int) -> None:
-    """Raises UserError unless early stopping can use the metric for a task."""
+    """Raises UserError unless a metric applies to a task."""
     allowed = fitting_metrics(kind, num_labels)
     if metric not in allowed:
         task = f"a {kind.replace('_', '-')} task" + (

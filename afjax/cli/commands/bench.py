@@ -20,8 +20,14 @@ def add(commands: Any) -> None:
     parser = add_command(commands, "bench", "time one step on random weights", EXAMPLE, run=_run)
     parser.add_argument("--trunk", default="bert-base", help="a named size, or a folder with a config.json (bert-base)")
     parser.add_argument("--method", required=True, choices=("adapter", "fusion", "full"))
+    presets = ", ".join(ADAPTER_PRESETS)
     parser.add_argument(
-        "--adapter", dest="preset", type=one_of(*ADAPTER_PRESETS), default="pfeiffer", help="adapter preset (pfeiffer)"
+        "--adapter",
+        dest="preset",
+        metavar="PRESET",
+        type=one_of(*ADAPTER_PRESETS),
+        default="pfeiffer",
+        help=f"adapter preset: {presets} (pfeiffer)",
     )
     parser.add_argument("--mode", required=True, choices=("train", "eval"))
     parser.add_argument("--num_adapters", type=int, default=1, help="number of fused adapters (1)")

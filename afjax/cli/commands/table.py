@@ -18,22 +18,23 @@ Layouts: adapterfusion (tasks by methods), arrows and differences (AdapterFusion
 and samplers), houlsby (parameters, scores). The table is followed by the commands that train missing cells."""
 
 
+# The names in afjax.analysis.tables.LAYOUTS and afjax.analysis.formats.FORMATS. Importing these modules takes time.
+LAYOUTS = ("adapterfusion", "arrows", "differences", "pals", "houlsby")
+FORMATS = ("text", "markdown", "latex", "csv")
+
+
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "table", "print the papers' tables from finished runs", EXAMPLE, run=_run)
-    layouts = one_of("adapterfusion", "arrows", "differences", "pals", "houlsby")
-    parser.add_argument(
-        "layout", metavar="LAYOUT", type=layouts, help="adapterfusion, arrows, differences, pals or houlsby"
-    )
+    parser.add_argument("layout", metavar="LAYOUT", type=one_of(*LAYOUTS), help=", ".join(LAYOUTS))
     add_runs_flags(parser)
     parser.add_argument("--methods", default="", metavar="NAME,...", help="the methods to show, in this order (all)")
     parser.add_argument(
         "--seeds", default="", metavar="SEED,...", help="seeds that each cell should have (all seeds found)"
     )
     parser.add_argument("--by_size", action="store_true", help="treat each adapter size as a separate method")
-    formats = one_of("text", "markdown", "latex", "csv")
     parser.add_argument(
-        "--format", type=formats, default="text", metavar="NAME", help="text, markdown, latex or csv (text)"
+        "--format", type=one_of(*FORMATS), default="text", metavar="NAME", help=f"{', '.join(FORMATS)} (text)"
     )
     parser.add_argument("--output", type=local_file, help="the output file (the terminal)")
 

@@ -42,9 +42,9 @@ def _reading_kind(source: str) -> SourceKind:
     return kind if kind.scheme or not source else folder_kind(fetched(source)) or kind
 
 
-def _stored_split(task: TaskConfig, split: Split) -> Split:
+def _stored_split(kind: SourceKind, task: TaskConfig, split: Split) -> Split:
     """Returns the split that contains the rows of ``split``: train for a dev split that is held out from it."""
-    return "train" if split == "dev" and makes_dev(task) else split
+    return "train" if split == "dev" and kind.makes_dev(task) else split
 
 
 def open_source(task: TaskConfig, split: Split) -> SplitSource:
@@ -56,12 +56,14 @@ def open_source(task: TaskConfig, split: Split) -> SplitSource:
     Raises:
       UserError: The split is missing.
     """
-    return _reading_kind(task.source).open_split(task, _stored_split(task, split))
+    kind = _reading_kind(task.source)
+    return kind.open_split(task, _stored_split(kind, task, split))
 
 
 def has_split(task: TaskConfig, split: Split) -> bool:
     """Whether a task has a split, or can hold out its dev split from the train rows."""
-    return _reading_kind(task.source).has_split(task, _stored_split(task, split))
+    kind = _reading_kind(task.source)
+    return kind.has_split(task, split) or (split == "dev" and kind.makes_dev(task))
 
 
 def makes_dev(task: TaskConfig) -> bool:
@@ -74,8 +76,14 @@ def makes_dev(task: TaskConfig) -> bool:
 
 
 def split_files(task: TaskConfig, split: Split) -> list[str]:
-    """Lists a split's files, or the source's name for the split."""
-    return _reading_kind(task.source).split_files(task, _stored_split(task, split)) or [open_source(task, split).name]
+    """Lists a split's files, or the source's name for the split.
+
+    Raises:
+      UserError: The split is missing.
+    """
+    kind = _reading_kind(task.source)
+    stored = _stored_split(kind, task, split)
+    return kind.split_files(task, stored) or [kind.open_split(task, stored).name]
 
 
 def shared_source(source: str) -> str:
