@@ -134,7 +134,7 @@ class Preemption:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._listener is not None:
+        if self._listener is not None and threading.current_thread() is threading.main_thread():
             self._listener.blocks -= 1
             current: Any = signal.getsignal(signal.SIGTERM)
             if not self._listener.blocks and current is self._listener:

@@ -86,7 +86,8 @@ def _window(instruction: Instruction, rank: int) -> list[_WindowDimension]:
 
     strides, paddings = numbers("stride", 1), numbers("pad", 0)
     base_dilations, dilations = numbers("lhs_dilate", 1), numbers("rhs_dilate", 1)
-    return list(map(_WindowDimension, sizes, strides, paddings, base_dilations, dilations))
+    axes = zip(sizes, strides, paddings, base_dilations, dilations, strict=True)
+    return [_WindowDimension(*axis) for axis in axes]
 
 
 def _window_reductions(instruction: Instruction, array: Array) -> int:

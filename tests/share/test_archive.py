@@ -25,6 +25,7 @@ from afjax import share, store
 from afjax.errors import UserError
 from afjax.share import bundle
 from afjax.share.provenance import shareable
+from afjax.storage.json_files import json_digest
 from afjax.store import files, manifest
 
 pytestmark = pytest.mark.slow
@@ -509,7 +510,7 @@ def forge(archive: Path, edit: Callable[[dict, Members], None]) -> None:
     values = json.loads(members[f"{RTE}/manifest.json"])
     edit(values, members)
     del values[manifest.CHECKSUM]
-    values[manifest.CHECKSUM] = manifest._checksum(values)
+    values[manifest.CHECKSUM] = json_digest(values)
     members[f"{RTE}/manifest.json"] = json.dumps(values).encode()
     write(archive, members)
 

@@ -135,12 +135,13 @@ def read_settings(values: Mapping[str, Any], where: str) -> PeftSettings:
         )
     _check_init(values.get("init_lora_weights"), where)
 
-    def checked(name: str, hint: Any, default: Any = None) -> Any:
-        value = values.get(name)
-        return check_value(hint, default if value is None else value, f"{where}: {name}")
+    def checked(name: str, hint: Any, default: Any = None, *, optional: bool = False) -> Any:
+        value = values.get(name, default)
+        return check_value(hint, default if optional and value is None else value, f"{where}: {name}")
 
     layers = values.get("layers_to_transform")
-    layers = [layers] if type(layers) is int else layers or []
+    if layers is None or type(layers) is int:
+        layers = [] if layers is None else [layers]
     layers = check_value(tuple[NonNegativeInt, ...], layers, f"{where}: layers_to_transform")
     settings = PeftSettings(
         where=where,
@@ -148,15 +149,15 @@ def read_settings(values: Mapping[str, Any], where: str) -> PeftSettings:
         alpha=checked("lora_alpha", _Alpha),
         rank_stabilized=checked("use_rslora", bool, False),
         dropout=checked("lora_dropout", Proportion, 0.0),
-        rank_pattern=checked("rank_pattern", Mapping[str, _Rank], {}),
-        alpha_pattern=checked("alpha_pattern", Mapping[str, _Alpha], {}),
+        rank_pattern=checked("rank_pattern", Mapping[str, _Rank], {}, optional=True),
+        alpha_pattern=checked("alpha_pattern", Mapping[str, _Alpha], {}, optional=True),
         target_modules=_modules(values.get("target_modules"), f"{where}: target_modules"),
         exclude_modules=_modules(values.get("exclude_modules"), f"{where}: exclude_modules"),
         layers_to_transform=tuple(sorted(set(layers))) or None,
         layers_pattern=_names(values.get("layers_pattern"), f"{where}: layers_pattern"),
         modules_to_save=_names(values.get("modules_to_save"), f"{where}: modules_to_save"),
-        base_model=checked("base_model_name_or_path", str, ""),
-        revision=checked("revision", str, ""),
+        base_model=checked("base_model_name_or_path", str, "", optional=True),
+        revision=checked("revision", str, "", optional=True),
     )
     if not settings.target_modules:
         raise UserError(f"{where} has no target_modules, so no module has LoRA; download it again.")
