@@ -13,7 +13,7 @@ import sys
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, padding_share
-from afjax.data.lengths import choose_lengths
+from afjax.data.lengths import Workload, choose_lengths
 from afjax.data.sources.builtin import GRAMMARS
 from afjax.errors import UserError
 from afjax.tasks.by_name import find_task
@@ -70,15 +70,8 @@ def measure(trunk: Trunk, task: TaskConfig, splits: dict) -> list[str]:
         for name in ("train", "dev")
     )
     num_steps = config.num_steps(batches_per_epoch(len(train), config.batch_size))
-    lengths = choose_lengths(
-        [train],
-        [dev],
-        config,
-        program_tokens(trunk.config, "cpu"),
-        num_steps=num_steps,
-        num_evaluations=int(config.epochs),
-        common=True,
-    )
+    work = Workload(train=[train], dev=[dev], config=config, num_steps=num_steps, num_evaluations=int(config.epochs))
+    lengths = choose_lengths(work, program_tokens(trunk.config, "cpu"), common=True)
     return [
         task.name,
         str(len(train)),

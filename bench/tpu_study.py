@@ -23,7 +23,7 @@ from afjax import Batching, eval_batches, load_task, load_trunk, tokenize, train
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch
-from afjax.data.lengths import choose_lengths
+from afjax.data.lengths import Workload, choose_lengths
 from afjax.tpu.chips import parse_topology
 from afjax.tpu.plan import MethodCase, plan_method
 from afjax.tpu.report import report
@@ -68,7 +68,8 @@ def work_of(name: str, data: Path) -> Work:
     )
     num_steps = CONFIG.num_steps(batches_per_epoch(len(train), CONFIG.batch_size))
     cost = program_tokens(trunk_size("bert-base"), "tpu")
-    lengths = choose_lengths([train], [dev], CONFIG, cost, num_steps=num_steps, num_evaluations=EPOCHS, common=True)
+    work = Workload(train=[train], dev=[dev], config=CONFIG, num_steps=num_steps, num_evaluations=EPOCHS)
+    lengths = choose_lengths(work, cost, common=True)
     train_batching, dev_batching = (
         Batching(CONFIG.batch_size, chosen, trunk.config.pad_id) for chosen in (lengths.train, lengths.dev)
     )

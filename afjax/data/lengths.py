@@ -42,6 +42,27 @@ class PaddedLengths:
     dev: tuple[int, ...]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The rows, steps and evaluations of a run.
+
+    Attributes:
+      train: The train split of each task.
+      dev: The dev split of each task.
+      config: Provides ``max_length``, ``buckets`` and ``batch_size``.
+      num_steps: Number of training steps.
+      num_evaluations: Number of evaluations on the dev split.
+      shares: Fraction of training rows sampled from each split of ``train``. If empty, proportional to its size.
+    """
+
+    train: Sequence[TokenizedRows]
+    dev: Sequence[TokenizedRows]
+    config: TrainConfig
+    num_steps: int
+    num_evaluations: int
+    shares: Sequence[float] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class RunTokens:
     """Number of tokens that a run computes, including padding.
@@ -71,33 +92,19 @@ class ProgramTokens:
     dev: float
 
 
-def choose_lengths(
-    train: Sequence[TokenizedRows],
-    dev: Sequence[TokenizedRows],
-    config: TrainConfig,
-    cost: ProgramTokens,
-    *,
-    num_steps: int,
-    num_evaluations: int,
-    shares: Sequence[float] = (),
-    common: bool = False,
-) -> PaddedLengths:
-    """Chooses the padded lengths of a run, unless ``config.buckets`` sets them.
+def choose_lengths(work: Workload, cost: ProgramTokens, *, common: bool = False) -> PaddedLengths:
+    """Chooses the padded lengths of a run, unless ``buckets`` sets them.
 
     Args:
-      train: The train split of each task.
-      dev: The dev split of each task.
-      config: Provides ``max_length``, ``buckets`` and ``batch_size``.
+      work: The rows and steps of the run.
       cost: Cost of compiling a program.
-      num_steps: Number of training steps.
-      num_evaluations: Number of evaluations on the dev split.
-      shares: Fraction of training rows sampled from each split of ``train``. If empty, proportional to its size.
       common: Whether runs on other tasks can share the programs. If so, all rows may be padded to ``max_length`` if
         that costs little; see :data:`COMMON_LENGTH`.
     """
+    config = work.config
     return PaddedLengths(
-        train_lengths(train, config, cost.train, num_steps=num_steps, shares=shares, common=common),
-        eval_lengths(dev, config, cost.dev, num_evaluations=num_evaluations, common=common),
+        train_lengths(work.train, config, cost.train, num_steps=work.num_steps, shares=work.shares, common=common),
+        eval_lengths(work.dev, config, cost.dev, num_evaluations=work.num_evaluations, common=common),
     )
 
 
@@ -116,8 +123,9 @@ def train_lengths(
     per two batches of an epoch, because only rows of the same padded length share a batch.
 
     Args:
-      train, config, num_steps, shares, common: See :func:`choose_lengths`.
+      train, config, num_steps, shares: See :class:`Workload`.
       program_tokens: Number of padding tokens that an additional length must remove.
+      common: See :func:`choose_lengths`.
     """
     if config.buckets:
         return config.lengths
@@ -177,38 +185,25 @@ def eval_lengths(
     return min(options, key=cost)
 
 
-def run_tokens(
-    train: Sequence[TokenizedRows],
-    dev: Sequence[TokenizedRows],
-    config: TrainConfig,
-    lengths: PaddedLengths,
-    *,
-    num_steps: int,
-    num_evaluations: int,
-    shares: Sequence[float] = (),
-) -> RunTokens:
-    """Counts the tokens that a run computes if it does not stop early.
-
-    Args:
-      train, dev, config, num_steps, num_evaluations, shares: See :func:`choose_lengths`.
-      lengths: The run's padded lengths.
-    """
+def run_tokens(work: Workload, lengths: PaddedLengths) -> RunTokens:
+    """Counts the tokens that a run computes with some padded lengths if it does not stop early."""
+    batch_size = work.config.batch_size
     per_step = np.array(
         [
             float(data.offsets[-1])
-            / (1 - padding_share(data, batch_size=config.batch_size, lengths=lengths.train))
-            / batches_per_epoch(len(data), config.batch_size)
-            for data in train
+            / (1 - padding_share(data, batch_size=batch_size, lengths=lengths.train))
+            / batches_per_epoch(len(data), batch_size)
+            for data in work.train
         ]
     )
     per_evaluation = sum(
-        float(data.offsets[-1])
-        / (1 - padding_share(data, batch_size=config.batch_size, lengths=lengths.dev, training=False))
-        for data in dev
+        float(data.offsets[-1]) / (1 - padding_share(data, batch_size=batch_size, lengths=lengths.dev, training=False))
+        for data in work.dev
     )
-    weights = np.array(shares or [len(data) for data in train], np.float64)
+    weights = np.array(work.shares or [len(data) for data in work.train], np.float64)
     return RunTokens(
-        train=num_steps * float((weights * per_step).sum() / weights.sum()), dev=num_evaluations * per_evaluation
+        train=work.num_steps * float((weights * per_step).sum() / weights.sum()),
+        dev=work.num_evaluations * per_evaluation,
     )
 
 

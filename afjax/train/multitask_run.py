@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch, Batching
-from afjax.data.lengths import PaddedLengths
+from afjax.data.lengths import PaddedLengths, Workload
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import shard
@@ -102,19 +102,16 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
-        self.lengths, self.estimate = plan_lengths(
-            model.trunk,
-            [splits["train"] for splits in data],
-            [splits["dev"] for splits in data],
-            config,
-            mesh,
-            lengths=lengths,
+        work = Workload(
+            train=[splits["train"] for splits in data],
+            dev=[splits["dev"] for splits in data],
+            config=config,
             num_steps=num_steps,
-            eval_every=self.eval_every,
-            train_passes=passes,
+            num_evaluations=-(-num_steps // self.eval_every),
             # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
             shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
         )
+        self.lengths, self.estimate = plan_lengths(model.trunk, work, mesh, lengths=lengths, train_passes=passes)
 
     def batches(self, step: int) -> Iterator[Batch]:
         batching = Batching(self._config.batch_size, self.lengths.train, self._pad_id)

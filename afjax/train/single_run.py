@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
-from afjax.data.lengths import PaddedLengths
+from afjax.data.lengths import PaddedLengths, Workload
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import host_rows, shard, shard_batch
@@ -94,17 +94,16 @@ class SingleRun:
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = not trains_layers(setup, frozen)
         self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
-        self.lengths, self.estimate = plan_lengths(
-            model.trunk,
-            [data["train"]],
-            [data["dev"]],
-            config,
-            mesh,
-            lengths=lengths,
+        work = Workload(
+            train=[data["train"]],
+            dev=[data["dev"]],
+            config=config,
             num_steps=self.num_steps,
-            eval_every=self.eval_every,
-            train_passes=count_passes(setup, trained, frozen),
-            common=True,
+            num_evaluations=-(-self.num_steps // self.eval_every),
+        )
+        passes = count_passes(setup, trained, frozen)
+        self.lengths, self.estimate = plan_lengths(
+            model.trunk, work, mesh, lengths=lengths, train_passes=passes, common=True
         )
         # With rbg, the dropout masks of a run would depend on the other runs in the same step.
         self.shares_steps = shares_trunk and config.prng != "rbg"

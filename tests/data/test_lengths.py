@@ -1,5 +1,6 @@
 """A padded length is only added if it saves more time than compiling its program takes."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -14,6 +15,7 @@ from afjax.data.lengths import (
     MOST,
     PaddedLengths,
     ProgramTokens,
+    Workload,
     _cheapest,
     choose_lengths,
     eval_lengths,
@@ -63,12 +65,12 @@ def test_short_run_has_one_length() -> None:
 def test_tokens_of_a_run_include_padding_and_are_weighted_by_task() -> None:
     short, long = rows_of([3] * 8), rows_of([10] * 6)
     lengths = PaddedLengths(train=(4, 16), dev=(16,))
-    given: dict[str, Any] = {"num_steps": 10, "num_evaluations": 5}
-    single = run_tokens([short], [long], CONFIG, lengths, **given)
+    given: dict[str, Any] = {"config": CONFIG, "num_steps": 10, "num_evaluations": 5}
+    single = run_tokens(Workload(train=[short], dev=[long], **given), lengths)
     # A step has 4 rows of 4 tokens. An evaluation has 2 batches of 4 rows of 16 tokens, including 2 padding rows.
     assert (single.train, single.dev) == (pytest.approx(10 * 4 * 4), pytest.approx(5 * 2 * 4 * 16))
     # A batch of an epoch with 6 rows also has 2 padding rows.
-    both = run_tokens([short, long], [short, long], CONFIG, lengths, shares=[3, 1], **given)
+    both = run_tokens(Workload(train=[short, long], dev=[short, long], shares=[3, 1], **given), lengths)
     assert both.train == pytest.approx(10 * (0.75 * 4 * 4 + 0.25 * 4 * 16))
     assert both.dev == pytest.approx(5 * (2 + 2) * 4 * 16)
 
@@ -95,10 +97,11 @@ def test_large_batches_are_not_padded_to_max_length() -> None:
 
 def test_dev_rows_have_their_own_lengths() -> None:
     train, dev = rows_of([8] * 12), rows_of([39] * 10 + [4] * 10)
-    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=1)
+    work = Workload(train=[train], dev=[dev], config=CONFIG, num_steps=10, num_evaluations=1)
+    found = choose_lengths(work, COST)
     assert found == PaddedLengths(train=(8,), dev=(40,))
     # With enough evaluations, compiling a program for the short dev rows pays off.
-    found = choose_lengths([train], [dev], CONFIG, COST, num_steps=10, num_evaluations=10**4)
+    found = choose_lengths(dataclasses.replace(work, num_evaluations=10**4), COST)
     assert found == PaddedLengths(train=(8,), dev=(4, 40))
     # The third batch has both short and long rows.
     assert padding_share(dev, batch_size=4, lengths=(4, 40), training=False) == 1 - (390 + 40) / (2 * 16 + 3 * 160)
@@ -126,7 +129,8 @@ def test_candidate_lengths() -> None:
 
 def test_configured_lengths_are_used() -> None:
     config = TrainConfig(max_length=40, buckets=(10, 20))
-    found = choose_lengths([rows_of([8] * 12)], [rows_of([8])], config, COST, num_steps=1, num_evaluations=1)
+    work = Workload(train=[rows_of([8] * 12)], dev=[rows_of([8])], config=config, num_steps=1, num_evaluations=1)
+    found = choose_lengths(work, COST)
     assert found == PaddedLengths(train=(10, 20, 40), dev=(10, 20, 40))
     assert eval_lengths([rows_of([8])], config, PROGRAM_TOKENS) == (10, 20, 40)
 
