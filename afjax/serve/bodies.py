@@ -1,12 +1,13 @@
 """Parses and validates the bodies of HTTP requests before anything is computed."""
 
-import json
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from afjax.config.server import ServerConfig
+from afjax.errors import UserError
 from afjax.serve.columns import ADAPTER_COLUMN
+from afjax.storage.json_files import parse_json
 
 _PREDICT_FORM = 'The body must be {"rows": [...]} with at least one row, and optionally "fusion_attention": true.'
 _ALL_FORM = 'The body must be {"rows": [...]} with at least one row, and optionally "adapters": a list of names.'
@@ -72,9 +73,9 @@ def parse_predict_all(body: bytes, config: ServerConfig) -> tuple[list[dict[str,
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(body)
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "The body is not JSON.") from None
+        request = parse_json(body, "The body", expected=None, advice="correct the request", constants=True)
+    except UserError as error:
+        raise HTTPException(400, str(error)) from None
     return request if isinstance(request, dict) else {}
 
 
@@ -104,15 +105,9 @@ def _num_chars(value: Any) -> int:
     Raises:
       UnicodeEncodeError: A string is not valid Unicode, because it has a lone surrogate.
     """
-    total, waiting = 0, [value]
-    # This is not recursive, because deeply nested values would exceed the recursion limit.
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            value.encode()
-            total += len(value)
-        elif isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list):
-            waiting += value
-    return total
+    if isinstance(value, str):
+        value.encode()
+        return len(value)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return sum(map(_num_chars, value)) if isinstance(value, list) else 0
