@@ -129,8 +129,9 @@ class TaskConfig(Settings, name="task"):
         and ``label`` the tags (default ``tags``).
       choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
       train_rows: Number of train rows to use, evenly spaced; 0 for all.
-      metric: The dev metric that selects the best parameters (and that ``train.patience`` counts). Defaults to accuracy for classification and multiple choice, Pearson
-        correlation for regression, F1 for span tasks, entity F1 for tagging, and micro F1 for multi-label tasks.
+      metric: The dev metric that selects the best parameters (``train.patience`` refers to it too). Defaults to
+        accuracy for classification and multiple choice, Pearson correlation for regression, F1 for span tasks, entity
+        F1 for tagging, and micro F1 for multi-label tasks.
       span: Window and answer settings of a span task.
       multi_label: Label and threshold settings of a multi-label task.
       scale: For regression, labels are divided by this value for training, and predictions are multiplied by this

@@ -29,7 +29,7 @@ from afjax.train.checkpoints import RunCheckpoints
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
 from afjax.train.progress import RunProgress, copy_tree
-from afjax.train.record import CHECKPOINTS, SHAPES, folder_error, only_process, record_digest
+from afjax.train.record import CHECKPOINTS, SHAPES, check_record, folder_error, only_process
 from afjax.train.step import SlotState, State, state_tree
 from afjax.train.usage import Usage
 from afjax.trees import Tree
@@ -174,7 +174,8 @@ def run_loop(
     Args:
       run: The run to train.
       config: The schedule, patience and checkpoint interval.
-      inputs: ``{name: digest}`` of the run's inputs. Checkpoints with different inputs raise an error.
+      inputs: ``{name: digest}`` of the run's inputs, from ``claim_run``. Checkpoints with different inputs raise an
+        error.
       folder: The run's folder, for checkpoints, ``metrics.jsonl``, TensorBoard files and ``usage.json``. An unfinished
         run in it is resumed.
       title: The run's name in the progress bar and in messages.
@@ -187,7 +188,7 @@ def run_loop(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with only_process(folder) as check_folder:
-            inputs = {**inputs, **record_digest(folder)}
+            check_record(folder, inputs)
             return (yield from _Loop(run, config, inputs, folder, title, check_folder).train())
     except BrokenPipeError:  # The program that reads the output has exited. The folder is fine.
         raise

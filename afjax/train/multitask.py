@@ -155,8 +155,8 @@ def train_multitask(
     del task_params, trained_trunk
     for task, task_splits in zip(prepared, splits, strict=True):
         print_padding(task.head_name, task_splits["train"], run.lengths.train, config.batch_size)
-    claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = run_alone(run_loop(run, config, inputs=spec.inputs, folder=folder, title=shown_name))
+    inputs = claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
+    result = run_alone(run_loop(run, config, inputs=inputs, folder=folder, title=shown_name))
     trained_shared, own_trained = stored_form(result.trained["shared"]), stored_form(result.trained["own"])
     new_trunk = trunk
     if "trunk" in trained_shared:

@@ -90,6 +90,13 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
     """
     if not has_checkpoint(folder):
         return None
+    lengths, unchecked = _compare(folder, spec)
+    note_unchecked(folder, unchecked)
+    return lengths
+
+
+def _compare(folder: epath.Path, spec: RunSpec) -> tuple[PaddedLengths | None, list[str]]:
+    """Compares a folder's run with a call, like :func:`check_run`, and also returns what could not be compared."""
     record = _read_record(folder)
     differences = setting_differences(record["settings"], spec.settings) if record["settings"] else []
     changed, unchecked = input_differences(record["inputs"], spec.inputs)
@@ -109,12 +116,9 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
     if not record["settings"]:
         unchecked = ["its settings", *unchecked]
     if not record["lengths"]:
-        unchecked = [*unchecked, "its padded lengths"]
-    note_unchecked(folder, unchecked)
-    if not record["lengths"]:
-        return None
+        return None, [*unchecked, "its padded lengths"]
     # An earlier version used the same lengths for train and dev rows.
-    return PaddedLengths(tuple(record["lengths"]), tuple(record.get("dev_lengths", record["lengths"])))
+    return PaddedLengths(tuple(record["lengths"]), tuple(record.get("dev_lengths", record["lengths"]))), unchecked
 
 
 def recorded_settings(folder: epath.Path, *, overwrite: bool) -> dict[str, Any]:
@@ -147,8 +151,10 @@ def with_former_pooling(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"head.pooling": FORMER_SETTINGS["head.pooling"], **by_path(settings)}
 
 
-def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, overwrite: bool) -> None:
+def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, overwrite: bool) -> dict[str, str]:
     """Writes the record of a run that is about to train. All hosts must call this.
+
+    If another process has trained in the folder since :func:`check_run`, its run is compared again.
 
     Args:
       folder: The run's folder. It is created if it does not exist.
@@ -156,8 +162,11 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
       lengths: The padded lengths of the run's batches.
       overwrite: Whether to discard an existing run in the folder.
 
+    Returns:
+      The inputs to store in the run's checkpoints: those of ``spec``, and the digest of the record.
+
     Raises:
-      UserError: The folder cannot be written, or another process is training in it.
+      UserError: The folder cannot be written, another process is training in it, or it now holds a different run.
     """
     record = {
         "settings": plain(spec.settings),
@@ -166,18 +175,42 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
         "dev_lengths": lengths.dev,
     }
     # Take the lock first: if another process is training here, its run must not be discarded or its record replaced.
-    with only_process(folder), all_hosts_or_raise():
-        if is_first_host():
-            # Convert the error inside the block, so that every host reports the same message.
-            try:
-                if overwrite:
-                    discard_run(folder)
-                # A run that began without a record, in an earlier version, gets none: its settings are unknown.
-                if not has_checkpoint(folder):
-                    folder.mkdir(parents=True, exist_ok=True)
-                    write_json(folder / RECORD, record)
-            except OSError as error:
-                raise folder_error(folder, error) from None
+    with only_process(folder):
+        with all_hosts_or_raise():
+            if is_first_host():
+                # Convert the error inside the block, so that every host reports the same message.
+                try:
+                    if overwrite:
+                        discard_run(folder)
+                    if has_checkpoint(folder):
+                        # A run that began without a record, in an earlier version, gets none: its settings are unknown.
+                        recorded, _ = _compare(folder, spec)
+                        if recorded not in (None, lengths):
+                            raise UserError(
+                                f"Another process has meanwhile trained in {folder}; start this run again to resume it."
+                            )
+                    else:
+                        folder.mkdir(parents=True, exist_ok=True)
+                        write_json(folder / RECORD, record)
+                except OSError as error:
+                    raise folder_error(folder, error) from None
+        with all_hosts_or_raise():
+            return {**spec.inputs, **_record_digest(folder)}
+
+
+def check_record(folder: epath.Path, inputs: Mapping[str, str]) -> None:
+    """Checks that a run's record is the one that :func:`claim_run` wrote or compared. All hosts must call this.
+
+    Args:
+      folder: The run's folder, which this process has locked.
+      inputs: The result of :func:`claim_run`.
+
+    Raises:
+      UserError: Another process has replaced the record since.
+    """
+    with all_hosts_or_raise():
+        if inputs.get(RECORD_DIGEST) != _record_digest(folder).get(RECORD_DIGEST):
+            raise UserError(f"Another process has meanwhile begun a different run in {folder}; choose another workdir.")
 
 
 def discard_run(folder: epath.Path) -> None:
@@ -238,7 +271,7 @@ def only_process(folder: epath.Path) -> Iterator[Callable[[], None]]:
         yield check
 
 
-def record_digest(folder: epath.Path) -> dict[str, str]:
+def _record_digest(folder: epath.Path) -> dict[str, str]:
     """Returns the digest of a run's record, as an input of its checkpoints.
 
     Checkpoints of another run with the same inputs, but with other settings, are then refused. Empty if there is no

@@ -156,8 +156,8 @@ def single_training(
     )
     del trained, params
     print_padding(shown_name, splits["train"], run.lengths.train, config.batch_size)
-    claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
-    result = yield from run_loop(run, config, inputs=spec.inputs, folder=folder, title=shown_name)
+    inputs = claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
+    result = yield from run_loop(run, config, inputs=inputs, folder=folder, title=shown_name)
     print_notices([no_better_than_majority(shown_name, rows["dev"], result.metrics)])
     best = stored_form(result.trained)
     all_params = merge(best, frozen)

@@ -3,6 +3,7 @@
 The run is only resumed or returned if the settings and inputs are the same.
 """
 
+import contextlib
 import dataclasses
 import fcntl
 import itertools
@@ -31,7 +32,7 @@ from afjax.data.splits import Rows
 from afjax.display.words import one_of
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
-from afjax.train import planning
+from afjax.train import planning, single
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
@@ -374,6 +375,41 @@ def test_two_processes_cannot_train_in_one_folder(again: Train, tmp_path: Path) 
             assert str(tmp_path / "run") in str(refused.value)
     assert contents(tmp_path / "run") == before
     again()
+
+
+@pytest.mark.parametrize("learning_rate", [1e-2, 0.5])
+def test_run_of_another_process_is_compared_before_it_is_resumed(
+    again: Train, settings: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learning_rate: float
+) -> None:
+    """Another process can train in the folder while this one tokenizes its rows."""
+    tokenize = single.tokenize_splits
+
+    def tokenize_meanwhile(*args: Any) -> Any:
+        shutil.copytree(tmp_path / "run", tmp_path / "new")
+        return tokenize(*args)
+
+    monkeypatch.setattr(single, "tokenize_splits", tokenize_meanwhile)
+    own = dataclasses.replace(settings, learning_rate=learning_rate)
+    is_same = learning_rate == settings.learning_rate
+    with contextlib.nullcontext() if is_same else pytest.raises(UserError, match="learning_rate"):
+        again(workdir=tmp_path / "new", config=own)
+
+
+def test_record_that_another_process_replaces_stops_the_run(
+    again: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = single.claim_run
+
+    def claim_then_replace(*args: Any, **options: Any) -> Any:
+        inputs = claim(*args, **options)
+        (tmp_path / "new" / "run.json").write_text('{"settings": {"seed": 7}, "inputs": {}, "lengths": []}')
+        return inputs
+
+    monkeypatch.setattr(single, "claim_run", claim_then_replace)
+    with pytest.raises(UserError) as refused:
+        again(workdir=tmp_path / "new")
+    assert str(tmp_path / "new") in str(refused.value)
+    assert not (tmp_path / "new" / "checkpoints").exists()
 
 
 def test_checkpoints_of_a_run_with_other_settings_are_refused(
