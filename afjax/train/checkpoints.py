@@ -143,9 +143,14 @@ class RunCheckpoints:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._quiet:
+            if kind is None:
+                with self._explained_write_errors():
+                    self._manager.close()
             # After an error, closing would wait for a save that the other hosts may never finish.
-            if kind is None or not several_hosts() or not self._manager.is_saving_in_progress():
-                self._manager.close()
+            elif not several_hosts() or not self._manager.is_saving_in_progress():
+                # A failed background save must not replace the block's error, which may be an interrupt.
+                with contextlib.suppress(Exception):
+                    self._manager.close()
 
 
 @contextlib.contextmanager
