@@ -36,7 +36,7 @@ def check(store: StorePath, kind: str, name: str, run: str = "") -> None:
         raise UserError(
             f"The run in {workdir} is unfinished and will save {kind}/{name} to the store {store}. Resume that run, "
             "wait for it, or delete its workdir. Alternatively, choose another name (--config.name=NAME for a run) or "
-            "another --store."
+            f"another --store. If that run no longer exists, delete {path}."
         )
 
 
@@ -61,7 +61,8 @@ def release(store: epath.Path, kind: str, name: str) -> None:
 def _is_run_of(workdir: str, run: str, store: epath.Path) -> bool:
     """Whether a workdir holds a run that saves to a store.
 
-    False if the folder is not a workdir or does not exist.
+    False if the folder is not a workdir or does not exist. True if it cannot be read, as in another user's private
+    folder, because a run may be training in it.
     """
     try:
         record = read_json(open_path(workdir) / WORKDIR_FILE) or {}
@@ -72,7 +73,9 @@ def _is_run_of(workdir: str, run: str, store: epath.Path) -> bool:
             return str(absolute(store)) == named
         # A path in the file is relative to the workdir.
         return os.path.realpath(os.path.join(os.path.realpath(workdir), named)) == os.path.realpath(store)
-    except (UserError, ValueError):  # The file is damaged, or the text is not a path.
+    except UserError as error:
+        return isinstance(error.__cause__, OSError)  # Otherwise, the file is damaged, and its run cannot be resumed.
+    except ValueError:  # The text is not a path.
         return False
 
 

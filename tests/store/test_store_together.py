@@ -239,6 +239,16 @@ def test_names_are_freed_if_the_workdir_no_longer_has_the_run(tmp_path: Path, ch
     assert seeds(tmp_path / "store") == {"adapters/rte": 2, "heads/rte": 2}
 
 
+def test_names_stay_reserved_if_the_workdir_cannot_be_read(tmp_path: Path) -> None:
+    one, two = (make_workdir(tmp_path / run, run) for run in ("one", "two"))
+    store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
+    # Reading a folder fails even for root, who may read other users' private folders.
+    (one / WORKDIR_FILE).unlink()
+    (one / WORKDIR_FILE).mkdir()
+    with pytest.raises(UserError, match=str(one)):
+        store.reserve(tmp_path / "store", NAMES, run="two", workdir=two)
+
+
 def test_damaged_reservation_is_refused(tmp_path: Path) -> None:
     one = make_workdir(tmp_path / "one", "one")
     store.reserve(tmp_path / "store", NAMES, run="one", workdir=one)
