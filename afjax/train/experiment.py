@@ -184,6 +184,9 @@ def _claim(
     trained = [source.task.name for source in config.sources if source.task.name not in from_store]
     names += [(kind, name) for name in trained for kind in ("adapters", "heads")]
     is_new = claim_workdir(workdir, config, inputs, store_folder)
+    if not is_new:
+        # Another process may have claimed it with a different config since the first check.
+        check_workdir(workdir, config)
     try:
         store.reserve(store_folder, names, run=run_identifier(workdir), workdir=workdir)
     except UserError:
@@ -302,13 +305,14 @@ class _Experiment:
         """Trains the target and saves its artifacts.
 
         The multi-task and sequential recipes train all tasks. If the run has already finished, returns its stored
-        results.
+        results. If its artifacts or its trunk were deleted, writes them again from the last checkpoint.
         """
         config, folder = self.config, self.workdir / TARGET
         with all_hosts_or_raise():
             earlier, kinds = read_results(folder), target_kinds(config)
             is_stored = all(set(config.artifact_names).issubset(store.names(self.store_folder, kind)) for kind in kinds)
-        if earlier and is_stored:
+            has_trunk = not config.trains_trunk or (self.workdir / "trunk").exists()
+        if earlier and is_stored and has_trunk:
             note(
                 f"The run in {self.workdir} has already finished, so these are its stored results. To train again, "
                 "choose another --workdir."

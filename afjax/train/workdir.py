@@ -118,7 +118,7 @@ def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
     Raises:
       UserError: The file is damaged.
     """
-    return read_json(workdir / INPUTS, advice=RESTORE_ADVICE)
+    return read_json(workdir / INPUTS, advice=RESTORE_ADVICE) if _is_claimed(workdir) else None
 
 
 def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
@@ -206,7 +206,7 @@ def claim_workdir(
     Raises:
       UserError: The workdir cannot be written.
     """
-    is_new = not (workdir / CONFIG).exists()
+    is_new = not _is_claimed(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         recorded = _read_store(workdir)
@@ -234,8 +234,13 @@ def release_workdir(workdir: epath.Path) -> None:
             workdir.rmdir()
 
 
+def _is_claimed(workdir: epath.Path) -> bool:
+    """Whether a run has begun. Its config is written last, so the other files without it are from a killed process."""
+    return (workdir / CONFIG).exists()
+
+
 def _read_store(workdir: epath.Path) -> dict[str, Any]:
-    record = read_json(workdir / STORE, advice="delete it and pass --store")
+    record = read_json(workdir / STORE, advice="delete it and pass --store") if _is_claimed(workdir) else None
     if record is None:
         return {}
     # isprintable also rejects text that the file system cannot encode.

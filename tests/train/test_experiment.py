@@ -157,6 +157,39 @@ def test_trained_trunk_is_saved_with_its_head(single: MakeConfig, tiny_trunk_fol
     assert (identity["name"], identity["sha256"]) == (trunk.name, trunk.sha256)
     assert trunk.sha256 != load_trunk(str(tiny_trunk_folder)).sha256
     assert store.names(tmp_path / "run" / "store", "adapters") == []
+    shutil.rmtree(tmp_path / "run" / "trunk")
+    assert run_experiment(single(partition="layernorm"), workdir=tmp_path / "run") == results
+    assert load_trunk(str(tmp_path / "run" / "trunk")).sha256 == trunk.sha256
+
+
+@pytest.mark.parametrize("written", [["store.json"], ["store.json", "inputs.json"]])
+def test_incomplete_claim_of_a_workdir_does_not_bind_the_next_run(
+    single: MakeConfig, tmp_path: Path, written: list[str]
+) -> None:
+    """A process can be killed while it claims a workdir. It writes config.json last."""
+    run_experiment(single(), workdir=tmp_path / "killed", store_folder=tmp_path / "first")
+    (tmp_path / "run").mkdir()
+    for name in written:
+        shutil.copy(tmp_path / "killed" / name, tmp_path / "run" / name)
+    other = dataclasses.replace(single(), name="other", seed=5)
+    run_experiment(other, workdir=tmp_path / "run", store_folder=tmp_path / "second")
+    assert store.names(tmp_path / "second", "adapters") == ["other"]
+
+
+def test_workdir_that_another_process_claims_meanwhile_is_refused(
+    single: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_experiment(single(seed=5), workdir=tmp_path / "other")
+    claim = experiment.claim_workdir
+
+    def copy_and_claim(*args: Any) -> bool:
+        shutil.copytree(tmp_path / "other", tmp_path / "run")
+        return claim(*args)
+
+    monkeypatch.setattr(experiment, "claim_workdir", copy_and_claim)
+    with pytest.raises(UserError) as refused:
+        run_experiment(single(), workdir=tmp_path / "run")
+    assert has_facts(str(refused.value), "a different config", "seed: 5 ", " 0 ")
 
 
 def test_workdir_with_another_config_is_refused_with_the_difference(single: MakeConfig, tmp_path: Path) -> None:
