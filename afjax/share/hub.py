@@ -118,10 +118,11 @@ def _commit(api: Any, repository: str, files: dict[str, Path], main: Manifest, p
         )
     repository_files = [sibling.rfilename for sibling in info.siblings]
     foreign_files = [path for path in repository_files if path not in _NEUTRAL]
-    if foreign_files and _main_artifacts(repository_files) != {f"{main.kind}/{main.name}"}:
+    held = _main_artifacts(repository_files)
+    if foreign_files and held != {f"{main.kind}/{main.name}"}:
         raise UserError(
-            f"The repository {repository} has files that afjax did not write ({', '.join(foreign_files[:3])}); choose "
-            "another --repo."
+            f"The repository {repository} holds {', '.join(sorted(held) or foreign_files[:3])} and not "
+            f"{main.kind}/{main.name}; choose another --repo."
         )
     operations: list[Any] = [
         CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path]) for path in sorted(files)

@@ -130,11 +130,11 @@ def test_pushing_again_replaces_the_files(source: Path, tmp_path: Path, fake_hub
 def test_unrelated_repository_is_not_changed(example_store: Path, fake_hub: Hub, refused: Refused) -> None:
     share.push(example_store, "both", "me/x")
     for name in ("rte", "mnli"):
-        with refused("me/x ", "afjax", "(adapters/mnli/manifest.json", "--repo"):
+        with refused("me/x ", "fusion/both", f"adapters/{name}", "--repo"):
             share.push(example_store, name, "me/x")
     fake_hub.do_create_repo("me/bert", None, True)
     fake_hub.commits["me/bert"][-1] |= {"config.json": b"{}", "model.safetensors": b""}
-    with refused("me/bert ", "afjax", "(config.json, model.safetensors)", "--repo"):
+    with refused("me/bert ", "config.json, model.safetensors", "adapters/rte", "--repo"):
         share.push(example_store, "rte", "me/bert")
     with refused("me/x ", "public", "--private"):
         share.push(example_store, "both", "me/x", private=True)

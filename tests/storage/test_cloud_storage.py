@@ -646,6 +646,12 @@ def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert os.fspath(paths.open_path(path)) == f"{tmp_path}/runs/x"
 
 
+def test_bucket_in_a_pathlib_path_is_refused() -> None:
+    """``pathlib.Path`` turns ``gs://bucket`` into the local path ``gs:/bucket``."""
+    with pytest.raises(UserError, match="gs:/bucket/run"):
+        paths.open_path(Path("gs://bucket/run"))
+
+
 def test_local_paths_are_unchanged(tmp_path: Path) -> None:
     assert paths.fetched(tmp_path / "x") == tmp_path / "x"
     assert not paths.is_remote("tfds:gs://bucket/x")
