@@ -115,11 +115,13 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
         )
     if data_dir:
         data_task = find_task(model_task.name, data_dir)
+        if _is_same_path(data_task.source, model_task.source):
+            data_task = model_task
     elif not source:
         data_task = model_task
     elif source.endswith(".toml"):
         data_task = read_task(source)
-    elif source == model_task.source or _is_same_file(source, model_task.source):
+    elif source == model_task.source or _is_same_path(source, model_task.source):
         data_task = model_task
     elif open_path(source).is_file():
         # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
@@ -137,9 +139,12 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
     if source.endswith(".toml") and not data_dir:
         task = _with_columns(task, data_task, source)
     # If the source names its labels, they must match the head's labels, which evaluate checks.
-    names = task.labels or open_source(task, split).label_names or model.labels
-    # The head's labels are in output order, so an integer label may be an index into them.
-    return load_split(task, split, label_names=names, listed=True)
+    own_names = open_source(task, split).label_names
+    names = task.labels or own_names or model.labels
+    # The head's labels are in output order, so an integer label may be an index into them, unless the source lists its
+    # labels in a different order.
+    listed = data_task is model_task or not own_names or own_names == names
+    return load_split(task, split, label_names=names, listed=listed)
 
 
 def _with_columns(task: Any, described: Any, path: str) -> Any:
@@ -165,12 +170,12 @@ def _with_columns(task: Any, described: Any, path: str) -> Any:
     )
 
 
-def _is_same_file(first: str, second: str) -> bool:
-    """Checks whether two paths are the same file, and so have the same dev rows."""
+def _is_same_path(first: str, second: str) -> bool:
+    """Checks whether two paths are the same file or folder, and so have the same dev rows."""
     if not first or not second or is_remote(first) or is_remote(second):
         return False
     paths = expanded(first), expanded(second)
-    return all(path.is_file() for path in paths) and paths[0].samefile(paths[1])
+    return all(path.exists() for path in paths) and paths[0].samefile(paths[1])
 
 
 def servable_names(store_folder: str) -> list[str]:

@@ -196,3 +196,36 @@ def test_rows_held_out_from_a_recorded_train_file_are_found(tmp_path: Path) -> N
     model.task = TaskConfig(name="reviews")
     with pytest.raises(UserError, match=r'"reviews".*--source'):
         rows_of(model, "dev")
+
+
+def test_dev_file_of_the_training_run_is_found_by_any_path_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data" / "reviews"
+    folder.mkdir(parents=True)
+    for name, count in (("train", 40), ("heldout", 6)):
+        lines = [f"{name} {row},{'ab'[row % 2]}" for row in range(count)]
+        (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    task = TaskConfig(name="reviews", source=str(folder), dev="heldout.csv")
+    model = SimpleNamespace(task=task, labels=("a", "b"), model=SimpleNamespace(head_name="reviews"))
+    monkeypatch.chdir(tmp_path)
+    expected = load_split(task, "dev").digest()
+    for source in (str(folder), f"{folder}/", "data/reviews", "./data/../data/reviews"):
+        assert rows_of(model, "dev", source=source).digest() == expected
+    assert rows_of(model, "dev", data_dir="data").digest() == expected
+
+
+def test_integer_labels_of_a_folder_with_another_order_are_refused(tmp_path: Path) -> None:
+    task = TaskConfig(name="cola", labels=("unacceptable", "acceptable"))
+    model = SimpleNamespace(task=task, labels=task.labels, model=SimpleNamespace(head_name="cola"))
+    folder = tmp_path / "cola"
+    folder.mkdir()
+    (folder / "labels.json").write_text('["acceptable", "unacceptable"]')
+    (folder / "dev.csv").write_text("text,label\nFine.,acceptable\nBad the.,unacceptable\n")
+    assert rows_of(model, "dev", source=str(folder)).labels.tolist() == [1, 0]
+    (folder / "dev.csv").write_text("text,label\nFine.,0\nBad the.,1\n")
+    for place in ({"source": str(folder)}, {"data_dir": str(tmp_path)}):
+        with pytest.raises(UserError, match=r"dev\.csv:2 "):
+            rows_of(model, "dev", **place)
+    (folder / "labels.json").write_text('["unacceptable", "acceptable"]')
+    assert rows_of(model, "dev", source=str(folder)).labels.tolist() == [0, 1]
