@@ -112,7 +112,8 @@ class TaskConfig(Settings, name="task"):
 
         Folders and files can be on ``gs://`` (except official downloads) and are then copied to the cache.
       train, dev, test: Files to use instead of the folder's default files, relative to the folder. For TFDS and Hugging
-        Face, names or slices of splits, such as ``train[:10%]``.
+        Face, names or slices of splits, such as ``train[:10%]``. The splits of official downloads and built-in tasks
+        are fixed.
       dev_share: Fraction of the train rows to hold out as the dev split if the task has none. The split is determined
         by a hash of each row's texts, so identical rows stay together and other rows and their order do not matter. If
         0, a dev split is required. Official downloads, TFDS and built-in tasks are never split.

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from facts import has_facts
 
 from afjax.config.tasks import NAMED_SOURCES, TaskConfig
 from afjax.data.sources.formats import ENDINGS, FORMATS
@@ -17,6 +18,7 @@ from afjax.data.sources.kinds import (
     source_kind,
     split_files,
 )
+from afjax.errors import UserError
 
 
 @pytest.mark.parametrize("scheme", SOURCE_KINDS)
@@ -67,6 +69,15 @@ def test_folder_and_builtin_task_share_one_interface(tmp_path: Path) -> None:
     assert open_source(entail, "dev").label_names == ("entailment", "neutral", "contradiction")
     assert (has_split(entail, "test"), makes_dev(entail)) == (True, False)
     assert split_files(entail, "dev") == ["builtin:entail dev"]
+
+
+@pytest.mark.parametrize("source", ["builtin:entail", "official:cola:DATA"])
+def test_splits_of_fixed_sources_cannot_be_chosen(source: str) -> None:
+    task = TaskConfig(name="mine", source=source, dev="mydev.tsv")
+    for split in ("train", "dev"):
+        with pytest.raises(UserError) as caught:
+            open_source(task, split)
+        assert has_facts(str(caught.value), "mine", '"dev"', "mydev.tsv", source)
 
 
 def test_shared_sources_do_not_contain_local_folders() -> None:

@@ -257,5 +257,10 @@ def _rows_by_column(name: str, rows: Rows) -> Iterator[tuple[str, dict[str, Any]
 
 
 KIND = SourceKind(
-    scheme="builtin", open_split=_open_split, has_split=lambda task, split: True, portable=True, num_texts=2
+    scheme="builtin",
+    open_split=_open_split,
+    has_split=lambda task, split: True,
+    portable=True,
+    num_texts=2,
+    fixed_splits=True,
 )

@@ -77,6 +77,7 @@ class SourceKind:
       portable: Whether the source refers to the same data on every machine.
       text_columns: Candidate text columns if a task does not set them.
       num_texts: Number of texts per row, if it is the same for all tasks of this kind.
+      fixed_splits: Whether a task cannot choose its splits with ``train``, ``dev`` and ``test``.
     """
 
     scheme: str
@@ -89,3 +90,4 @@ class SourceKind:
     portable: bool = False
     text_columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
     num_texts: int | None = None
+    fixed_splits: bool = False

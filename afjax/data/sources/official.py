@@ -146,4 +146,5 @@ KIND = SourceKind(
     has_split=lambda task, split: split in find_official(*split_official(task.source)),
     split_files=lambda task, split: list(map(str, find_official(*split_official(task.source))[split])),
     shared_form=_shared_form,
+    fixed_splits=True,
 )
