@@ -52,13 +52,17 @@ def get_config(
     config.task = {"name": target, **({"source": source} if source else {"data_dir": data})}
     config.adapter = {"reduction_factor": 16.0}
     shared = {"batch_size": 32, "max_length": 128, "warmup": 0.1}
-    config.sources = {
-        task: {
-            "task": {"data_dir": data},
-            "train": {**shared, "learning_rate": 1e-3, "epochs": SOURCE_EPOCHS.get(task, 3.0)},
-        }
-        for task in sources.split("+")
-    }
+    # Task names can contain dots.
+    config.sources = ml_collections.ConfigDict(
+        {
+            task: {
+                "task": {"data_dir": data},
+                "train": {**shared, "learning_rate": 1e-3, "epochs": SOURCE_EPOCHS.get(task, 3.0)},
+            }
+            for task in sources.split("+")
+        },
+        allow_dotted_keys=True,
+    )
     epochs = TARGET_EPOCHS.get(target, 3.0)
     # The paper's heads use the first token. For a custom task, the pooling defaults to the trunk's.
     if not source:

@@ -39,7 +39,9 @@ def get_config(
     config.seed = seed
     config.name = f"{target}-fusion-mt"
     config.task = {"name": target, **task(target)}
-    config.sources = {name: {"task": task(name)} for name in tasks.split("+")}
+    # Task names can contain dots.
+    given = {name: {"task": task(name)} for name in tasks.split("+")}
+    config.sources = ml_collections.ConfigDict(given, allow_dotted_keys=True)
     config.head = {"pooling": "first"}
     config.train = {
         "learning_rate": learning_rate,

@@ -39,7 +39,9 @@ def get_config(
     config.seed = seed
     config.partition = "adapter+trunk"
     config.adapter = {"preset": adapter}
-    config.tasks = {task: {"data_dir": data} for task in tasks.split("+")}
+    # Task names can contain dots.
+    given = {task: {"data_dir": data} for task in tasks.split("+")}
+    config.tasks = ml_collections.ConfigDict(given, allow_dotted_keys=True)
     for task, scale in REGRESSIONS.items():
         if task in config.tasks:
             config.tasks[task].update({"kind": "regression", "scale": scale})

@@ -51,8 +51,9 @@ def get_config(
     config.seed = seed
     config.name = method
     # data contains the benchmark downloads, or one folder per task with train, dev and optionally labels.json. Tasks
-    # outside the benchmarks are treated as classification, scored by accuracy.
-    config.tasks = {task: {"data_dir": data, **TASKS.get(task, {})} for task in tasks.split("+")}
+    # outside the benchmarks are treated as classification, scored by accuracy. Task names can contain dots.
+    given = {task: {"data_dir": data, **TASKS.get(task, {})} for task in tasks.split("+")}
+    config.tasks = ml_collections.ConfigDict(given, allow_dotted_keys=True)
     # With "shared", only the output layers are task-specific. All methods use the trunk's pooler.
     config.partition = "full" if method == "shared" else "adapter+trunk"
     config.adapter = {"preset": "pals" if method == "shared" else method}

@@ -358,7 +358,7 @@ def _check_shorthands(values: dict[str, Any], overrides: Sequence[str]) -> None:
         settings describe the data.
     """
     for override in overrides:
-        *parents, last = override.partition("=")[0].split(".")
+        *parents, last = _parts(values, override.partition("=")[0])
         if parents == ["adapter"] and last == "preset":
             values["adapter"] = {}
         if parents and (parents[-1] == "task" or parents[:-1] == ["tasks"]) and last in TASK_SHORTHANDS:
@@ -379,11 +379,20 @@ def _failure(given: str, path: Path, error: BaseException) -> UserError:
     return UserError(f"The config {given} fails{line}: {type(error).__name__}: {error}.")
 
 
+def _parts(values: Mapping[str, Any], key: str) -> list[str]:
+    """Splits a dotted setting into its parts. The name of a source or task can itself contain dots."""
+    root, _, rest = key.partition(".")
+    named = values.get(root) if root in ("sources", "tasks") else None
+    names = map(str, named) if isinstance(named, Mapping) else ()
+    name = max((name for name in names if f"{rest}.".startswith(f"{name}.")), key=len, default="")
+    return [root, name, *rest.removeprefix(name).split(".")[1:]] if name else key.split(".")
+
+
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
         raise UserError(f"--config.{override} has no value; use --config.{override}=VALUE.")
-    *parents, last = key.split(".")
+    *parents, last = _parts(values, key)
     node = values
     for parent in parents:
         # Add missing parents here. If there is no such setting, from_dict raises an error later.

@@ -57,6 +57,19 @@ def test_arguments_and_overrides_reach_the_settings(tmp_path: Path) -> None:
     assert (config.fusion.value, config.fusion.dropout) == (False, None)
 
 
+def test_names_of_sources_and_tasks_can_contain_dots(tmp_path: Path) -> None:
+    text = SMALL.replace('"mnli"', '"my"').replace('"qqp"', '"my.v2"')
+    config = load(text, tmp_path, "", ("sources.my.train.epochs=3", "sources.my.v2.train.epochs=5"))
+    assert [(source.task.name, source.train.epochs) for source in config.sources] == [("my", 3.0), ("my.v2", 5.0)]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(to_dict(config)))
+    multitask = ["recipe=multitask", "task=None", "sources=()", "tasks={'my.v2': {}}"]
+    (task,) = load_experiment(str(path), [*multitask, "tasks.my.v2.train_rows=8"]).tasks
+    assert (task.name, task.train_rows) == ("my.v2", 8)
+    with pytest.raises(UserError, match=r"--config\.sources\.my\.v2\.task\.data_dir=there .*config\.json"):
+        load_experiment(str(path), ["sources.my.v2.task.data_dir=there"])
+
+
 def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
     config = load(SMALL, tmp_path, ":task=5,seed=3", ("recipe=single", "sources=()"))
     assert (config.task.name, config.seed) == ("5", 3)

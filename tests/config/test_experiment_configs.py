@@ -153,6 +153,13 @@ def test_every_method_of_a_config_resolves(path: Path) -> None:
         assert method in config.name
 
 
+@pytest.mark.parametrize("config", ["fusion:sources=", "fusion_mt:tasks=", "mt_adapter:tasks=", "pals_glue:tasks="])
+def test_task_names_can_contain_dots(config: str) -> None:
+    experiment = load_experiment(f"{config}my.v2+rte", reads_rows=False)
+    tasks = experiment.tasks or [source.task for source in experiment.sources]
+    assert [task.name for task in tasks] == ["my.v2", "rte"]
+
+
 def of_prefix(prefix: str, words: Iterable[str]) -> list[str]:
     return [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
 
