@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from afjax.analysis.cells import parse_seeds
-from afjax.cli.configs import argument_settings, load_experiment, run_config_file
+from afjax.cli.configs import argument_settings, load_experiment, run_config_file, split_arguments
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
@@ -126,7 +126,7 @@ def plan(
     requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if not requested.grid and len(requested.seeds) < 2:
         raise UserError(
-            f"There is nothing to sweep: {config.partition(':')[0]} has no function get_sweep, no --grid.SETTING was "
+            f"There is nothing to sweep: {split_arguments(config)[0]} has no function get_sweep, no --grid.SETTING was "
             f"given, and --seeds={seeds} is one seed. Use several seeds, such as --seeds=0,1,2, or a grid, such as "
             "--grid.train.learning_rate=1e-4,3e-4."
         )
@@ -212,7 +212,7 @@ def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[s
 
 def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
     """Calls the config file's ``get_sweep``. Without one, the grid is empty."""
-    path = config.partition(":")[0]
+    path, _ = split_arguments(config)
     if path.endswith(".json"):
         return {}
     _, names = run_config_file(path)

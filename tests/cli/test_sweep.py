@@ -726,6 +726,15 @@ def test_config_file_can_define_the_sweep(words: list[str], config: Path, train:
     ]
 
 
+def test_path_of_the_config_can_contain_a_colon(words: list[str], train: StandIn, refused: Refused, tmp_path: Path):
+    (tmp_path / "exp:1").mkdir()
+    config = write_config(tmp_path / "exp:1" / "rte.py", SWEEP)
+    assert main([words[0], f"--config={config}:task=entail", *words[2:]]) == 0
+    assert len(train.commands) == 4
+    write_config(config)
+    assert str(config) in refused(words[0], f"--config={config}:task=entail", *words[2:])
+
+
 def test_grid_flags_replace_and_extend_the_sweep_of_the_file(words: list[str], config: Path, train: StandIn) -> None:
     write_config(config, SWEEP)
     assert main([*words, "--grid.adapter.position=attention", "--grid.train.epochs=3"]) == 0
