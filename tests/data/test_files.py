@@ -56,6 +56,16 @@ def test_csv_quotes_commas_quotes_and_line_ends(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("ending", [".tsv", ".csv"])
+def test_blank_line_of_a_table_with_one_column_is_an_empty_text(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"one{ending}", "\ntext\none\n\n\r\ntwo\n\n")
+    texts = [(f"{path}:{line}", {"text": text}) for line, text in ((3, "one"), (4, ""), (5, ""), (6, "two"))]
+    assert list(read_rows(path)) == texts
+    separator = "\t" if ending == ".tsv" else ","
+    path = write(tmp_path / f"two{ending}", "text|label\none|x\n\ntwo|y\n".replace("|", separator))
+    assert [row["text"] for _, row in read_rows(path)] == ["one", "two"]
+
+
 def test_unusual_line_separators_do_not_split_a_line(tmp_path: Path) -> None:
     rows = list(read_rows(write(tmp_path / "a.tsv", "text\tlabel\none\u2028two\x0cthree\tx\n")))
     assert rows[0][1]["text"] == "one\u2028two\x0cthree"

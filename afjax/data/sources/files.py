@@ -152,6 +152,8 @@ def table_rows(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ``("PATH:LINE", {column: value})`` for every row of a TSV or CSV table.
 
+    See :func:`drop_blank_lines` for blank lines.
+
     Args:
       path: The file's name in error messages.
       lines: Numbered lines, as from :func:`read_lines`.
@@ -166,7 +168,8 @@ def table_rows(
     """
     columns = list(names)
     checked = False
-    for number, values in split_tabs(lines) if tabs else split_commas(path, lines, strict=not lenient):
+    rows = split_tabs(lines) if tabs else split_commas(path, lines, strict=not lenient)
+    for number, values in drop_blank_lines(rows):
         if not checked:
             checked = True
             check_separator(f"{path}:{number}", values, tabs=tabs)
@@ -209,11 +212,28 @@ def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
             )
 
 
+def drop_blank_lines(lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Drops lines without values. In a table with one column, only those at the start and the end are dropped.
+
+    Between the rows of such a table, a blank line is a row whose value is empty.
+    """
+    num_columns = 0
+    blank: list[int] = []
+    for number, values in lines:
+        if not values:
+            blank.append(number)
+            continue
+        if num_columns == 1:
+            yield from ((line, [""]) for line in blank)
+        blank.clear()
+        num_columns = num_columns or len(values)
+        yield number, values
+
+
 def split_tabs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     for number, line in lines:
         line = line.removesuffix("\n").removesuffix("\r")
-        if line:
-            yield number, line.split("\t")
+        yield number, line.split("\t") if line else []
 
 
 def split_commas(
@@ -229,8 +249,7 @@ def split_commas(
     number = 1
     try:
         for values in reader:
-            if values:
-                yield number, values
+            yield number, values
             number = reader.line_num + 1
     except csv.Error as error:
         problem = f"{error}; check this row's quotes"
