@@ -157,7 +157,7 @@ def read_task(file: str) -> TaskConfig:
     if not path.is_file():
         raise UserError(f"The task file {path} does not exist; specify a TOML file.{nearest_in_folder(path)}")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not TOML ({error}).") from error
     task: TaskConfig = from_dict(TaskConfig, {"name": path.stem, **values}, str(path))

@@ -130,6 +130,8 @@ def test_task_is_read_from_a_toml_file(data: Path) -> None:
     rows = load_task(task)["dev"]
     assert rows.choices == [("red", "green"), ("blue", "green")]
     assert rows.labels.tolist() == [1, 0]
+    path.write_text('source = "mine"\n', encoding="utf-8-sig")  # With a byte order mark, as some editors write it.
+    assert find_task(str(path)).source == str(data / "mine")
     path.write_text('source = "mine"\nknid = "span"\n')
     with pytest.raises(UserError, match=r'colors\.toml\.knid .*Did you mean "kind"'):
         find_task(str(path))
