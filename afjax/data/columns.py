@@ -99,6 +99,15 @@ def value_of(place: str, row: dict[str, Any], name: str) -> Any:
     return row[name]
 
 
+def check_absent(place: str, row: dict[str, Any], name: str, source: str) -> None:
+    """Raises UserError if a row has a column that the first row of its split lacks."""
+    if name in row:
+        raise UserError(
+            f'{place} has the column "{name}", but the first row of {source} does not; either all rows or none must '
+            "have it."
+        )
+
+
 def missing_column(place: str, name: str, columns: Iterable[Any], setting: str = "", *, flag: str = "") -> UserError:
     """Creates the error for a missing column.
 

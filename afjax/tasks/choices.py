@@ -5,7 +5,17 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_ids, check_text, first_row, id_of, is_missing, missing_column, text_of, value_of
+from afjax.data.columns import (
+    check_absent,
+    check_ids,
+    check_text,
+    first_row,
+    id_of,
+    is_missing,
+    missing_column,
+    text_of,
+    value_of,
+)
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import ChoiceRows
@@ -30,8 +40,8 @@ def pick_choices(
       labeled: Whether labels are required. If False, labels are ignored. If None, they are used if any row has one.
 
     Raises:
-      UserError: A column is missing, only some rows have a question, a row has fewer than two choices or an empty one,
-        a label does not match any choice, or two rows have the same id.
+      UserError: A column is missing, only some rows have a question or a label, a row has fewer than two choices or an
+        empty one, a label does not match any choice, or two rows have the same id.
     """
     place, first, rows = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
@@ -54,6 +64,8 @@ def pick_choices(
         lists.append(choices_of(place, row, names))
         if labeled or (labeled is None and label in first):
             labels.append(value_of(place, row, label))
+        elif labeled is None:
+            check_absent(place, row, label, source.name)
         if ids is not None:
             ids.append(id_of(place, row))
     check_ids(places, ids)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_ids, first_row, id_of, is_null, missing_column, text_of, value_of
+from afjax.data.columns import check_absent, check_ids, first_row, id_of, is_null, missing_column, text_of, value_of
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import SpanRows
@@ -28,7 +28,8 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = 
         or, if questions can be unanswerable, if there is an answers column.
 
     Raises:
-      UserError: A column is missing, an answer is not at its ``answer_start``, or two rows have the same id.
+      UserError: A column is missing, only some rows have answers, an answer is not at its ``answer_start``, or two rows
+        have the same id.
     """
     place, first, rows = first_row(source.name, source.rows)
     context, question, answers = task.text_a or "context", task.text_b or "question", task.label_column
@@ -46,6 +47,8 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = 
         contexts.append(text_of(place, row, context))
         if labeled or (labeled is None and answers in first):
             labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
+        elif labeled is None:
+            check_absent(place, row, answers, source.name)
         ids.append(id_of(place, row) if "id" in first else str(number))
     check_ids(places, ids)
     checked = None

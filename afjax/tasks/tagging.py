@@ -16,7 +16,17 @@ from jax import Array
 from jaxtyping import Float, Float64, Int64
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_ids, check_text, first_row, id_of, is_null, missing_column, text_of, value_of
+from afjax.data.columns import (
+    check_absent,
+    check_ids,
+    check_text,
+    first_row,
+    id_of,
+    is_null,
+    missing_column,
+    text_of,
+    value_of,
+)
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import TagRows
@@ -99,6 +109,8 @@ def _columns(
         sentences.append(_sentence(place, value_of(place, row, words)))
         if reads_tags:
             tags.append(_tags(place, value_of(place, row, label), empty=required is None))
+        elif required is None:
+            check_absent(place, row, label, source.name)
         if ids is not None:
             ids.append(id_of(place, row))
     check_ids(places, ids)

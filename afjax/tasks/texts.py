@@ -8,6 +8,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import (
     TEXT_COLUMNS,
     Columns,
+    check_absent,
     check_ids,
     check_text,
     first_row,
@@ -39,8 +40,9 @@ def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None 
         used if the column exists.
 
     Raises:
-      UserError: There are no rows, a column is missing, a text is not a valid string, an ``id`` is not a string or
-        integer, two rows have the same ``id``, or the task sets ``text_b`` without ``text_a``.
+      UserError: There are no rows, a column is missing, only some rows have an optional label, a text is not a valid
+        string, an ``id`` is not a string or integer, two rows have the same ``id``, or the task sets ``text_b`` without
+        ``text_a``.
     """
     place, first, rows = first_row(source.name, source.rows)
     names, label = text_names(place, first, task, source.text_columns), task.label_column
@@ -62,6 +64,8 @@ def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None 
             columns.text_b.append(text_of(place, row, names[1]))
         if columns.labels is not None:
             columns.labels.append(value_of(place, row, label))
+        elif labeled is None:
+            check_absent(place, row, label, source.name)
         if columns.ids is not None:
             columns.ids.append(id_of(place, row))
     check_ids(columns.places, columns.ids)

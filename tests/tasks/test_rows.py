@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.splits import ChoiceRows, Rows, SpanRows
@@ -166,6 +167,28 @@ def test_test_split_may_lack_the_label_column_that_the_task_names(tmp_path: Path
     assert load_task(task)["test"].labels is None
     make_folder(tmp_path, dev=[{"text": "two"}])
     refused(task, "dev", "dev.jsonl:1 ", '"stars"')
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "label"),
+    [
+        ("classification", {"text": "one"}, {"label": "a"}),
+        ("regression", {"text": "one"}, {"label": 1.0}),
+        ("multi_label", {"text": "one"}, {"label": ["a"]}),
+        ("multiple_choice", {"context": "one", "choices": ["two", "three"]}, {"label": 0}),
+        ("span", {"context": "one", "question": "two"}, {"answers": {"text": ["one"], "answer_start": [0]}}),
+        ("tagging", {"words": ["one"]}, {"tags": ["O"]}),
+    ],
+)
+def test_test_split_with_labels_only_in_later_rows_is_refused(
+    tmp_path: Path, kind: Any, row: dict[str, Any], label: dict[str, Any]
+) -> None:
+    make_folder(tmp_path, test=[row, {**row, **label}])
+    task = TaskConfig(name="t", source=str(tmp_path), kind=kind)
+    with pytest.raises(UserError) as caught:
+        load_split(task, "test", labeled=None)
+    assert has_facts(str(caught.value), "test.jsonl:2 ", f'"{next(iter(label))}"')
+    assert load_split(task, "test", labeled=False).labels is None
 
 
 def test_test_split_has_the_label_names_of_train_if_dev_is_held_out(tmp_path: Path) -> None:
