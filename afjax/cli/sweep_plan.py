@@ -13,7 +13,7 @@ from typing import Any
 from etils import epath
 
 from afjax.analysis.cells import parse_seeds
-from afjax.cli.configs import argument_settings, load_experiment, run_config_file, split_arguments
+from afjax.cli.configs import argument_settings, check_used, load_experiment, run_config_file, split_arguments
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
@@ -119,9 +119,9 @@ def plan(
 
     Raises:
       UserError: A combination of settings is not a valid experiment, or two are the same experiment; there is nothing
-        to sweep; a setting or a value is given twice; no run uses a swept setting; a value is empty or cannot be
-        parsed; ``adapters`` is not a local store with adapters; or the workdir contains a different sweep or runs of a
-        different config.
+        to sweep; a setting or a value is given twice; no run uses a swept setting; an override has no effect; a
+        value is empty or cannot be parsed; ``adapters`` is not a local store with adapters; or the workdir contains a
+        different sweep or runs of a different config.
     """
     requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
     if not requested.grid and len(requested.seeds) < 2:
@@ -140,6 +140,7 @@ def plan(
     unused = set(sweep.grid)
     for run in sweep.runs:
         experiment = load_experiment(config, [*overrides, *run.overrides], find_store=find_store)
+        check_used(experiment, overrides)
         unused &= {setting for setting in sweep.grid if setting.partition(".")[0] in experiment.unused_settings}
         resolved = json.dumps(to_dict(experiment))
         if resolved in seen:

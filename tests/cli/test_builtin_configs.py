@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import setuptools
+from facts import has_facts
 
 from afjax import store
 from afjax.cli.configs import builtin_configs, load_experiment
@@ -83,6 +84,23 @@ def test_task_without_data_must_be_builtin(refused: Refused, tmp_path: Path) -> 
     assert '"cola"' in message
     assert "entail, paraphrase, target" in message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "recipe"),
+    [
+        ("single", "fusion.temperature=5", "single"),
+        ("single", "sampling.sampler=annealed", "single"),
+        ("fusion:target=target,source=builtin:target,sources=entail", "partition=full", "fusion"),
+    ],
+)
+def test_override_without_effect_is_refused(
+    config: str, setting: str, recipe: str, refused: Refused, tmp_path: Path
+) -> None:
+    words = [f"--config.{setting}", f"--workdir={tmp_path / 'run'}"]
+    sources = ["--config.sources={'entail': {'task': {'source': 'builtin:entail'}}}"] if recipe == "fusion" else []
+    sentence = refused("train", f"--config={config}", *words, *sources)
+    assert has_facts(sentence, f"--config.{setting.partition('=')[0]} ", f"recipe={recipe}")
 
 
 def test_sweep_accepts_a_builtin_config(write_rows: WriteRows, tmp_path: Path) -> None:

@@ -1205,6 +1205,7 @@ def test_remaining_time_is_estimated(
         ([RATES, "--grid.train={'epochs': 3.0}"], ('"train.learning_rate"', 'swept "train"')),
         (["--grid.seed=0,1"], ('"seed"', "--seeds=0,1,2")),
         ([RATES, "--config.seed=1"], ('"seed"', "--seeds=0,1,2")),
+        ([RATES, "--config.fusion.temperature=5"], ("--config.fusion.temperature ", "recipe=single")),
         (["--grid.fusion.temperature=1.0,5.0"], ('"fusion.temperature"', "recipe=single", "temperature=VALUE")),
         (
             ["--grid.adapter.reduction_factor=8,16", "--config.partition=head"],

@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from afjax.cli.configs import load_experiment
+    from afjax.cli.configs import check_used, load_experiment
     from afjax.tpu import chips, plan, report
 
     topology = chips.parse_topology(arguments.topology)
@@ -71,7 +71,9 @@ def _run(arguments: argparse.Namespace) -> None:
                 f"{', '.join(f'--{name}' for name in given)} can only be given with --method. To change a config's "
                 "settings, override them, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
-        planned = plan.plan_experiment(load_experiment(arguments.config, arguments.overrides, reads_rows=False))
+        experiment = load_experiment(arguments.config, arguments.overrides, reads_rows=False)
+        check_used(experiment, arguments.overrides)
+        planned = plan.plan_experiment(experiment)
     else:
         for name, method in (("num_adapters", "fusion"), ("num_tasks", "pals")):
             if name in given and arguments.method != method:

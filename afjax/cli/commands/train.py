@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from afjax.cli.configs import load_experiment
+    from afjax.cli.configs import check_used, load_experiment
     from afjax.cli.result_lines import result_lines
     from afjax.distributed import hosts
     from afjax.distributed.preemption import stopping_between_runs
@@ -72,6 +72,7 @@ def _run(arguments: argparse.Namespace) -> None:
                 arguments.overrides,
                 find_store=lambda: find_store(open_path(arguments.workdir), arguments.store),
             )
+            check_used(config, arguments.overrides)
         set_up_libraries()
         with explained_memory_error():
             results = run_experiment(
