@@ -1,10 +1,12 @@
 """Parses ``--config=NAME:key=value --config.a.b=value`` into an ExperimentConfig."""
 
+import dataclasses
 import inspect
 import re
 import runpy
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from etils import epath
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.experiment import ExperimentConfig, check_distinct
 from afjax.config.flags import parse_value
-from afjax.config.from_dict import UnknownSettingError, from_dict, to_dict
+from afjax.config.from_dict import UnknownSettingError, field_types, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import expanded, open_path
@@ -77,7 +79,7 @@ def load_experiment(
         replace ``NAME``. Alternatively, ``WORKDIR/config.json``, local or ``gs://``, which contains a workdir's
         experiment.
       overrides: Overrides such as ``train.learning_rate=1e-3`` or ``sources.rte.train.epochs=5``. A value that is not a
-        Python literal is a string.
+        Python literal is a string, as is a number for a setting of type ``str``.
       find_store: Returns the experiment's store. It is only called if the data of a fusion's source is missing, which
         is allowed if the source's adapter is in the store.
       reads_rows: Whether the experiment's rows will be read. If not, the tasks' data may be missing.
@@ -414,4 +416,18 @@ def _override(values: dict[str, Any], override: str) -> None:
         node = node.setdefault(parent, {})
         if not isinstance(node, dict):
             raise UserError(f"--config.{key}: {parent} has no nested settings.")
-    node[last] = parse_value(text)
+    value = parse_value(text)
+    # A name or column can look like a number.
+    node[last] = text if isinstance(value, int | float) and _is_text([*parents, last]) else value
+
+
+def _is_text(parts: Sequence[str]) -> bool:
+    """Whether the type of a setting is ``str``."""
+    hint: Any = ExperimentConfig
+    for part in parts:
+        if typing.get_origin(hint) is tuple:
+            hint = typing.get_args(hint)[0]  # The part is the name of a source or task.
+        else:
+            members: Iterable[Any] = filter(dataclasses.is_dataclass, (hint, *typing.get_args(hint)))
+            hint = next((field_types(member).get(part) for member in members), None)
+    return hint is str

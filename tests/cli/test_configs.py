@@ -73,6 +73,11 @@ def test_names_of_sources_and_tasks_can_contain_dots(tmp_path: Path) -> None:
 def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
     config = load(SMALL, tmp_path, ":task=5,seed=3", ("recipe=single", "sources=()"))
     assert (config.task.name, config.seed) == ("5", 3)
+    config = load(SMALL, tmp_path, "", ("name=2024", "task.label=1e3", "sources.mnli.task.label=1", "train.epochs=2"))
+    assert (config.name, config.task.label, config.sources[0].task.label) == ("2024", "1e3", "1")
+    assert config.train.epochs == 2.0
+    with pytest.raises(UserError, match=r"config\.name .*\[1\]"):
+        load(SMALL, tmp_path, "", ("name=[1]",))
 
 
 def test_task_with_data_dir_needs_a_name(tmp_path: Path) -> None:

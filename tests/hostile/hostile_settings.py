@@ -99,7 +99,7 @@ CHOICES = (
 )
 WRONG_BOOLS = ("yes", "1", "None")
 BOOLS = ("scan_layers", "train.dropout", "train.adam_bias_correction", "adapter.layer_norms", "fusion.value")
-WRONG_TEXTS = ("3", "None", "[]", "{}")
+WRONG_TEXTS = ("None", "[]", "{}")
 TEXTS = ("trunk", "name", "task.name", "task.source", "task.text_a", "task.label", "task.dev")
 WRONG_GROUPS = ("3", "word", "[]", "None")
 GROUPS = ("train", "adapter", "head", "fusion", "task", "mesh", "sampling")
