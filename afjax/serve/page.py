@@ -72,7 +72,9 @@ async function loadAdapters() {
 function rowFor(adapter, first, second) {
   if (adapter.task === "span") return { adapter: adapter.name, question: first, context: second };
   if (adapter.task === "multiple_choice") {
-    return { adapter: adapter.name, context: first, choices: second.split("\\n").filter((line) => line) };
+    // Heads that were trained with a question join it to the context, so the first box can hold both.
+    const question = adapter.texts === 2 ? { question: "" } : {};
+    return { adapter: adapter.name, context: first, ...question, choices: second.split("\\n").filter((line) => line) };
   }
   if (second) return { adapter: adapter.name, text_a: first, text_b: second };
   return { adapter: adapter.name, text: first };

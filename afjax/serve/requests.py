@@ -1,6 +1,7 @@
 """Tokenizes requests for the routed program, and predicts from its outputs."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -110,9 +111,13 @@ def read_rows(
         plain = embedding_rows(texts, embedding)
         data = tokenize_rows(plain, tokenizer, max_length=embedding.max_length, cache_dir=None)
         return Sequences(None, data, tuple(rows))
-    own = check_rows(task, texts, rows)
-    data = tokenize(own, tokenizer, task.model.task, max_length=task.model.max_length, training=False)
-    return Sequences(task, data, tuple(rows))
+    model = task.model
+
+    def tokenized(some_texts: Sequence[Any]) -> TokenizedRows:
+        own = _as_split(task, some_texts)
+        return tokenize(own, tokenizer, model.task, max_length=model.max_length, training=False)
+
+    return Sequences(task, _for_rows(task, texts, rows, tokenized), tuple(rows))
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list[Item]]:
@@ -123,8 +128,8 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list
     return list(groups.values())
 
 
-def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> AnyRows:
-    """Checks one task's rows and converts them to a split.
+def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> None:
+    """Checks one task's rows.
 
     Args:
       task: The task.
@@ -134,15 +139,22 @@ def check_rows(task: ServedTask, texts: Sequence[Any], rows: Sequence[int]) -> A
     Raises:
       UserError: A row does not have the form that the task requires.
     """
+    _for_rows(task, texts, rows, functools.partial(_as_split, task))
+
+
+def _for_rows(
+    task: ServedTask, texts: Sequence[Any], rows: Sequence[int], read: Callable[[Sequence[Any]], Item]
+) -> Item:
+    """Reads one task's rows. Errors name the row in the request."""
     try:
-        return _as_split(task, texts)
+        return read(texts)
     except UserError as error:
         for text, row in zip(texts, rows, strict=True):
             try:
-                _as_split(task, [text])
+                read([text])
             except UserError as own_error:
-                # The list of rows that was checked has only one row.
-                problem = re.sub(r"^texts:0\b", "the text", str(own_error))
+                # The list of rows that was read has only one row.
+                problem = re.sub(r"^(texts:0|Row 1 of the split)\b", "the text", str(own_error))
                 raise UserError(f'Row {row + 1}, for "{task.name}": {problem}') from None
         raise UserError(f'Rows for "{task.name}": {error}') from None
 

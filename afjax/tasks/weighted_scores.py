@@ -25,14 +25,13 @@ def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "ro
     Returns:
       A function that computes these metrics from row weights.
     """
-    cells = np.zeros((len(labels), num_classes**2))
-    cells[np.arange(len(labels)), labels * num_classes + predicted] = 1
+    # One-hot classes, [rows, classes].
+    is_true, is_given = (np.eye(num_classes)[classes] for classes in (labels, predicted))
+    is_right = is_true * (labels == predicted)[:, None]
 
     def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
-        # [resamples, label, prediction]
-        counts = (weights @ cells).reshape(-1, num_classes, num_classes)
-        right, total = np.diagonal(counts, axis1=1, axis2=2), counts.sum((1, 2))
-        true, given = counts.sum(2), counts.sum(1)
+        true, given, right = (weights @ rows for rows in (is_true, is_given, is_right))  # [resamples, classes]
+        total = true.sum(1)
         f1 = _ratio(2 * right, true + given)
         # Multi-class Matthews correlation (Gorodkin 2004).
         covariance = right.sum(1) * total - (true * given).sum(1)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from facts import has_facts
 from random_tasks import random_task
 
 from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError, load_routed_model, store
@@ -242,6 +243,18 @@ def test_all_kinds_of_tasks_and_heads_in_one_batch(tiny_trunk: Trunk) -> None:
     routed = RoutedModel(tiny_trunk, models, SMALL)
     rows: list[Any] = [row for number in range(2) for row in (*(ROWS[name][number] for name in models), TEXTS[number])]
     check_rows(routed, models, rows, [*models, None] * 2)
+
+
+def test_word_without_tokens_is_refused_with_its_row(tiny_trunk: Trunk) -> None:
+    models = {
+        name: random_task(tiny_trunk, name, BOTTLENECK, task=TASKS[name], labels=LABELS[name])
+        for name in ("three_classes", "tags")
+    }
+    routed = RoutedModel(tiny_trunk, models, SMALL)
+    rows = [ROWS["three_classes"][0], ROWS["tags"][0], ["all", "\u200b"]]
+    with pytest.raises(UserError) as refused:
+        routed.predict(rows, ["three_classes", "tags", "tags"])
+    assert has_facts(str(refused.value), "Row 3, ", '"tags"', "u200b", "number 2")
 
 
 def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
