@@ -110,23 +110,32 @@ class Stack:
     """The stacked states, frozen parameters and keys of runs with the same programs and trunk.
 
     Args:
+      run: The first run.
+      state: Its state.
       slots: The number of runs in a compiled step.
       once: Returns the compiled functions, given a function that compiles them.
     """
 
-    def __init__(self, slots: int, once: Callable[[Callable[[], StackPrograms]], StackPrograms]) -> None:
-        self._once = once
-        self.runs: list[SingleRun | None] = [None] * slots
+    def __init__(
+        self,
+        run: SingleRun,
+        state: State | SlotState,
+        slots: int,
+        once: Callable[[Callable[[], StackPrograms]], StackPrograms],
+    ) -> None:
+        own = run.without_names(state_tree(state))
+        self._programs = once(lambda: StackPrograms.compile(run, own, slots))
+        # The states' leaves, the frozen trees and the keys. All slots begin with the first run's.
+        with jax.set_mesh(run.mesh):
+            self._arrays: tuple[list[Array], Tree, Array] = self._programs.fill(_values(run, own))
+        self.runs = [run, *[None] * (slots - 1)]
         # The number of steps that each slot has computed.
         self._steps = [0] * slots
-        # The states' leaves, the frozen trees and the keys. The first run sets these two.
-        self._arrays: tuple[list[Array], Tree, Array] | None = None
-        self._programs: StackPrograms | None = None
 
     @property
     def lost(self) -> bool:
         """Whether a failed step has donated the states."""
-        return self._arrays is not None and any(leaf.is_deleted() for leaf in self._arrays[0])
+        return any(leaf.is_deleted() for leaf in self._arrays[0])
 
     def free_except(self, runs: Collection[int]) -> None:
         """Frees the slots of all runs except the given ones, which are identified by ``id``."""
@@ -144,15 +153,13 @@ class Stack:
         by_slot = dict(zip(slots, requests, strict=True))
         # A slot without a request computes the first request's step, and discards it.
         inputs = [by_slot.get(slot, requests[0]) for slot in range(len(self.runs))]
-        first, arrays, programs = requests[0][0], self._arrays, self._programs
-        assert arrays is not None, "the first run has filled the stack"
-        assert programs is not None, "the first run has compiled the programs"
-        states, frozen, keys = arrays
+        first = requests[0][0]
+        states, frozen, keys = self._arrays
         batches = jax.tree.map(lambda *parts: np.stack(parts), *(device_arrays(batch) for _, _, batch, _ in inputs))
         settings = jax.tree.map(lambda *parts: np.stack(parts), *(run.settings(rate) for run, _, _, rate in inputs))
         active = np.array([slot in by_slot for slot in range(len(self.runs))])
         with jax.set_mesh(first.mesh):
-            states, metrics = programs.step(
+            states, metrics = self._programs.step(
                 states,
                 first.frozen["trunk"],
                 frozen,
@@ -177,23 +184,22 @@ class Stack:
             if each is run:
                 return slot
         slot = self.runs.index(None)
-        own = run.without_names(state_tree(state))
-        values = (jax.tree.leaves(own), without_trunk(run.frozen), run.key)
-        if self._programs is None:
-            self._programs = self._once(lambda: StackPrograms.compile(run, own, len(self.runs)))
-        programs = self._programs
+        values = _values(run, run.without_names(state_tree(state)))
         with jax.set_mesh(run.mesh):
-            self._arrays = programs.fill(values) if self._arrays is None else programs.set(self._arrays, values, slot)
+            self._arrays = self._programs.set(self._arrays, values, slot)
         self.runs[slot] = run
         return slot
 
     def _read(self, slot: int, run: SingleRun, step: int) -> State:
         assert self.runs[slot] is run, "the run has left its slot"
         assert self._steps[slot] == step, "the run has computed another step"
-        assert self._arrays is not None, "the run has filled the slot"
-        assert self._programs is not None, "the run has compiled the programs"
         with jax.set_mesh(run.mesh):
             return run.with_names(self._programs.get(self._arrays[0], slot))
+
+
+def _values(run: SingleRun, state: State) -> tuple[list[Array], Tree, Array]:
+    """Returns what a slot holds."""
+    return jax.tree.leaves(state), without_trunk(run.frozen), run.key
 
 
 class _SlotMetrics(Mapping[str, Any]):

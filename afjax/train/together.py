@@ -250,5 +250,7 @@ def _step_together(
         if _can_share(request.run, slots)
     ]
     key = _stack_key(first)
-    once = functools.partial(shared.once, "step together", (first.programs, slots))
-    return stacks.setdefault(key, Stack(slots, once)).step(inputs)
+    if key not in stacks:
+        once = functools.partial(shared.once, "step together", (first.programs, slots))
+        stacks[key] = Stack(first, requests[0].state, slots, once)
+    return stacks[key].step(inputs)
