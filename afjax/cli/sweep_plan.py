@@ -140,7 +140,6 @@ def plan(
     unused = set(sweep.grid)
     for run in sweep.runs:
         experiment = load_experiment(config, [*overrides, *run.overrides], find_store=find_store)
-        check_used(experiment, overrides)
         unused &= {setting for setting in sweep.grid if setting.partition(".")[0] in experiment.unused_settings}
         resolved = json.dumps(to_dict(experiment))
         if resolved in seen:
@@ -150,6 +149,8 @@ def plan(
         if recorded := recorded_config(folder):
             own_pooling = functools.partial(pooling, experiment.trunk)
             check_workdir(folder, choose_defaults(experiment, own_pooling, recorded))
+        else:
+            check_used(experiment, overrides)
     for setting in sorted(unused):
         if len(sweep.grid[setting]) > 1:
             raise UserError(
