@@ -6,7 +6,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -19,31 +19,16 @@ from afjax.storage.paths import error_text
 
 Arrays = dict[str, Shaped[np.ndarray, "..."]]
 
-# Dtypes of the arrays that have one entry per token.
-_PER_TOKEN = {"tokens": np.int32, "types": np.int8, "characters": np.int32, "word_of": np.int32}
-
-
-class Format(NamedTuple):
-    """The contents of a cached file.
-
-    Attributes:
-      version: Part of the cache key. Increment it when the stored arrays or their computation change.
-      names: The names of the arrays.
-    """
-
-    version: str
-    names: tuple[str, ...]
-
 
 def cached_arrays(
-    rows: AnyRows, tokenizer: Any, form: Format, settings: str, make: Callable[[], Arrays], cache_dir: Path | None
+    rows: AnyRows, tokenizer: Any, version: str, settings: str, make: Callable[[], Arrays], cache_dir: Path | None
 ) -> Arrays:
     """Loads a split's arrays from the cache. If they are missing or damaged, makes and saves them.
 
     Args:
       rows: The split.
       tokenizer: A fast transformers tokenizer.
-      form: The contents of the file.
+      version: The version of the arrays. Increment it when their names or their computation change.
       settings: All settings that the arrays depend on, such as the maximum length.
       make: Makes the arrays.
       cache_dir: The cache folder, or None to make the arrays without saving them.
@@ -54,35 +39,19 @@ def cached_arrays(
     check_fast(tokenizer)
     if cache_dir is None:
         return make()
-    path = cache_dir / f"{token_digest(form.version, settings, tokenizer, rows.texts_digest())}.npz"
+    path = cache_dir / f"{token_digest(version, settings, tokenizer, rows.texts_digest())}.npz"
     arrays = read_arrays(path)
-    if arrays is None or not _are_sound(arrays, form.names, len(rows)):
+    if arrays is None:
         arrays = make()
         write_arrays(path, arrays)
     return arrays
-
-
-def _are_sound(arrays: Arrays, names: tuple[str, ...], num_rows: int) -> bool:
-    """Whether arrays that were loaded from a file are complete.
-
-    Without ``row_of``, the index of each sequence's row, there is one sequence per row.
-    """
-    row_of = arrays.get("row_of", np.arange(num_rows))
-    return (
-        arrays.keys() == set(names)
-        and arrays["offsets"].dtype == np.int64
-        and len(arrays["offsets"]) == len(row_of) + 1
-        and row_of[-1:].tolist() == [num_rows - 1]
-        and all(arrays[name].dtype == dtype for name, dtype in _PER_TOKEN.items() if name in names)
-        and all(len(arrays[name]) == arrays["offsets"][-1] for name in _PER_TOKEN if name in names)
-    )
 
 
 def token_digest(version: str, settings: str, tokenizer: Any, texts_digest: str) -> str:
     """Returns the SHA-256 (hex) of everything that a split's token ids depend on.
 
     Args:
-      version: The version of the code that makes the arrays.
+      version: The version of the arrays.
       settings: All settings, such as the maximum length.
       tokenizer: A fast transformers tokenizer.
       texts_digest: A digest of the split's texts.

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from afjax.data.cache import Arrays, Format, cached_arrays
+from afjax.data.cache import Arrays, cached_arrays
 from afjax.data.pieces import CHUNK, encode_texts, learn_template, number_texts, plain_backend, ranges
 from afjax.data.splits import ChoiceRows, Rows
 
-FORMAT = Format("1", ("tokens", "types", "offsets", "truncated"))
+VERSION = "1"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def tokenize_rows(rows: Rows | ChoiceRows, tokenizer: Any, *, max_length: int, c
         return replace(pairs, labels=rows.labels, choices=choices)
     settings = f"{max_length} left" if truncates_left(tokenizer) else f"{max_length}"
     arrays = cached_arrays(
-        rows, tokenizer, FORMAT, settings, lambda: run_tokenizer(rows, tokenizer, max_length), cache_dir
+        rows, tokenizer, VERSION, settings, lambda: run_tokenizer(rows, tokenizer, max_length), cache_dir
     )
     return TokenizedRows(arrays["tokens"], arrays["types"], arrays["offsets"], rows.labels, int(arrays["truncated"]))
 

@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.cache import Arrays, Format, cached_arrays
+from afjax.data.cache import Arrays, cached_arrays
 from afjax.data.pieces import encode_rows, learn_template, plain_backend
 from afjax.data.sources.files import shorten
 from afjax.data.splits import TagRows
 from afjax.errors import UserError
 from afjax.tasks.windows import TokenizedWindows, join_windows
 
-FORMAT = Format("tags 2", ("tokens", "types", "offsets", "row_of", "word_of"))
+VERSION = "tags 2"
 
 # Maximum overlap of consecutive windows, in tokens.
 OVERLAP = 64
@@ -59,7 +59,7 @@ def tokenize_tags(
         is not writable.
     """
     arrays = cached_arrays(
-        rows, tokenizer, FORMAT, f"{max_length}", lambda: _make_windows(rows, tokenizer, max_length), cache_dir
+        rows, tokenizer, VERSION, f"{max_length}", lambda: _make_windows(rows, tokenizer, max_length), cache_dir
     )
     token_labels = None if rows.labels is None else _token_labels(rows, arrays)
     return TokenizedTags(**arrays, labels=None, truncated=0, rows=rows, token_labels=token_labels)

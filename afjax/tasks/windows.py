@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float, Float32, Int32, Shaped
 
 from afjax.config.tasks import SpanConfig, TaskConfig
-from afjax.data.cache import Arrays, Format, cached_arrays
+from afjax.data.cache import Arrays, cached_arrays
 from afjax.data.pieces import encode_rows, encode_texts, learn_template, plain_backend
 from afjax.data.splits import AnyRows, SpanRows
 from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 
-FORMAT = Format("windows 1", ("tokens", "types", "offsets", "row_of", "characters", "truncated"))
+VERSION = "windows 1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def tokenize_spans(
             rows = rows.take(trainable)
     settings = f"{task.span.doc_stride} {task.span.max_question_length} {max_length}"
     arrays = cached_arrays(
-        rows, tokenizer, FORMAT, settings, lambda: _make_windows(rows, tokenizer, task.span, max_length), cache_dir
+        rows, tokenizer, VERSION, settings, lambda: _make_windows(rows, tokenizer, task.span, max_length), cache_dir
     )
     truncated = int(arrays.pop("truncated"))
     data = TokenizedSpans(**arrays, labels=None, truncated=truncated, rows=rows)
