@@ -7,7 +7,7 @@ manifests. :func:`method_of` and :func:`trained_in_trunk` derive the method and 
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
 from afjax.analysis.run_records import Collection, RunRecord, Unfinished, adapter_of, sampler_of
+from afjax.analysis.workdirs import find_folders
 from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict
@@ -29,9 +30,6 @@ from afjax.train.checks import target_kinds
 from afjax.train.record import TRAINED
 from afjax.train.results import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
-
-# Maximum depth of the folder search. A sweep's runs are two levels below its folder.
-_DEPTH = 4
 
 
 def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
@@ -47,16 +45,17 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
       UserError: A folder does not exist, no run is finished, a file is damaged, none of the runs on a task has a dev
         score, or the runs started from different pretrained trunks.
     """
-    found: dict[str, dict[str, epath.Path]] = {"workdir": {}, "store": {}, "python": {}}
+    found: dict[str, dict[str, epath.Path]] = {"workdir": {}, "python": {}, "sweep": {}, "store": {}}
     for given in folders:
         folder = open_path(given)
         if is_remote(folder):
             check_readable(folder, "folder")
         if not folder.is_dir():
             raise UserError(f"There is no folder {given}; set --runs to workdirs, sweep folders or stores.")
-        for kind, path in _search(folder, _DEPTH):
+        for kind, path in find_folders(folder):
             found[kind][_identity(path)] = path
-    stores, from_python = _Stores(list(found["store"].values())), tuple(found["python"].values())
+    stores = _Stores(list(found["store"].values()))
+    from_python = tuple(folder for folder in found["python"].values() if _is_from_python(folder))
     read = [_read_workdir(workdir, stores) for workdir in found["workdir"].values()]
     records = [record for collection in read for record in collection.records]
     records += stores.unclaimed()
@@ -82,32 +81,17 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     return Collection(tuple(records), unfinished, scoreless, from_python)
 
 
-# Finding workdirs and stores
+# Finding runs and stores
 
 
 def _identity(folder: epath.Path) -> str:
     return str(folder) if is_remote(folder) else str(Path(folder).resolve())
 
 
-def _search(folder: epath.Path, depth: int) -> Iterator[tuple[str, epath.Path]]:
-    """Finds the workdirs and stores at or below a folder.
-
-    Yields ``(kind, folder)``. The kind is ``workdir``, ``store`` or, for a run trained from Python, ``python``.
-    """
-    if (folder / CONFIG).exists() and (folder / INPUTS).exists():
-        yield "workdir", folder
-        if (folder / "store").is_dir():
-            yield "store", folder / "store"
-    elif any((folder / kind).is_dir() for kind in store.KINDS):
-        yield "store", folder
-    elif depth:
-        # afjax train writes this file too, to subfolders of its workdir.
-        of_command = any((parent / CONFIG).exists() for parent in (folder.parent, folder.parent.parent))
-        if (folder / TRAINED).exists() and not of_command:
-            yield "python", folder
-        for child in sorted(folder.iterdir()):
-            if child.is_dir() and not child.name.startswith("."):
-                yield from _search(child, depth - 1)
+def _is_from_python(folder: epath.Path) -> bool:
+    # afjax train writes this file too, to subfolders of its workdir.
+    of_command = any((parent / CONFIG).exists() for parent in (folder.parent, folder.parent.parent))
+    return (folder / TRAINED).exists() and not of_command
 
 
 class _Stores:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -18,7 +18,7 @@ from afjax.store import Manifest
 from afjax.train.record import RECORD, TRAINED, by_path
 from afjax.train.results import Result, parse_results, read_results
 from afjax.train.usage import read_usage
-from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
+from afjax.train.workdir import CONFIG, INPUTS, RUNS_TABLE, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
 # The value shown in a comparison for a side that lacks the setting.
@@ -26,8 +26,6 @@ NOT_SET = "not set"
 # Settings that may differ between repetitions of a run: the seed, the name, and settings that do not affect results.
 IGNORED_SETTINGS = ("seed", "name", "mesh", "scan_layers", "remat")
 RESTORE = "restore it from a copy"
-# Maximum depth of the search for workdirs, as in ``afjax table``.
-_DEPTH = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +119,36 @@ class ExperimentRecord:
         return mean if math.isfinite(mean) else -math.inf
 
 
+def find_folders(folder: epath.Path, depth: int = 4) -> Iterator[tuple[str, epath.Path]]:
+    """Finds workdirs, runs trained from Python, sweeps and stores in a folder.
+
+    Args:
+      folder: The folder, which may itself be one of these.
+      depth: The maximum depth of the search. A sweep's runs are two levels below its folder.
+
+    Yields:
+      ``(kind, folder)``, sorted by path, with the kind ``workdir``, ``python``, ``sweep`` or ``store``. A folder may
+      have several kinds. The only other folder in a workdir is its own store.
+    """
+    # A config.json is not enough: a trunk's folder has one too, but no inputs.
+    if (folder / CONFIG).exists() and (folder / INPUTS).exists():
+        yield "workdir", folder
+        if (folder / "store").is_dir():
+            yield "store", folder / "store"
+        return
+    if (folder / RECORD).exists() or (folder / TRAINED).exists():
+        yield "python", folder
+    if (folder / RUNS_TABLE).exists():
+        yield "sweep", folder
+    children = [child for child in _folders(folder) if not child.name.startswith(".")]
+    # Folders of runs may have the names of kinds too, such as runs/adapters.
+    if any(child.name in store.KINDS and store.names(folder, child.name) for child in children):
+        yield "store", folder
+        children = [child for child in children if child.name not in store.KINDS]
+    for child in children if depth else ():
+        yield from find_folders(child, depth - 1)
+
+
 def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     """Reads the experiment of a workdir, or all experiments in a folder.
 
@@ -135,8 +163,11 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     if (workdir / CONFIG).exists() or (workdir / RECORD).exists():
         experiments = [_experiment(workdir, absolute(workdir).name)]
     else:
-        folders = _search(workdir, _DEPTH)
-        experiments = [_experiment(folder, folder.relative_to(workdir).as_posix()) for folder in folders]
+        experiments = [
+            _experiment(folder, folder.relative_to(workdir).as_posix())
+            for kind, folder in find_folders(workdir)
+            if kind == "workdir" or (kind == "python" and (folder / RECORD).exists())
+        ]
     if not any(experiment.results for experiment in experiments):
         started = f" ({len(experiments)} started)" if experiments else ""
         raise UserError(
@@ -244,17 +275,6 @@ def differing_settings(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[Any
     names = dict.fromkeys(name for side in sides for name in side)
     settings = {name: [side.get(name, NOT_SET) for side in sides] for name in names}
     return {name: values for name, values in settings.items() if any(value != values[0] for value in values)}
-
-
-def _search(folder: epath.Path, depth: int) -> list[epath.Path]:
-    """Finds the workdirs in a folder, which may itself be a workdir."""
-    # A config.json is not enough: a trunk's folder has one too, but no inputs.
-    if (folder / CONFIG).exists() and (folder / INPUTS).exists():
-        return [folder]
-    if (folder / RECORD).exists():
-        return [folder]
-    children = [child for child in _folders(folder) if not child.name.startswith(".")] if depth else []
-    return [workdir for child in children for workdir in _search(child, depth - 1)]
 
 
 def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:

@@ -130,6 +130,18 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
     assert (cell.seeds, cell.num_settings) == ((0, 3), 1)
 
 
+def test_folders_of_runs_may_have_the_names_of_kinds(tmp_path: Path) -> None:
+    """Only a folder with artifacts is a store, and its other folders may hold runs."""
+    finish(tmp_path / "full" / "rte", experiment("rte", "full"), 0.6)
+    finish(tmp_path / "heads" / "rte", experiment("rte", "head"), 0.5)
+    finish(tmp_path / "cb", experiment("cb", "pfeiffer"), 0.7, saved=3)
+    (tmp_path / "cb" / "store").rename(tmp_path / "shared")
+    finish(tmp_path / "shared" / "rte", experiment("rte", "layernorm"), 0.4)
+    found = collect([tmp_path])
+    assert {record.method for record in found.records} == {"full", "head", "pfeiffer", "layernorm"}
+    assert {record.own_parameters for record in found.records if record.task == "cb"} == {6}
+
+
 def test_run_parameters_come_from_the_store_named_in_its_workdir(tmp_path: Path) -> None:
     shared = tmp_path / "elsewhere" / "store"
     run = finish(tmp_path / "runs" / "cb", experiment("cb", "pfeiffer"), 0.5, saved=4, store_folder=shared)
