@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from etils import epath
 
-from afjax.analysis.workdirs import ExperimentRecord
+from afjax.analysis.workdirs import ExperimentRecord, find_folders
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import error_text, open_path
@@ -50,7 +50,8 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
     """
     workdir = open_path(workdir)
     finished = {experiment.workdir for experiment in experiments if experiment.results}
-    failed = [folder for folder in _failed_runs(workdir) if folder not in finished]
+    sweeps = [folder for kind, folder in find_folders(workdir) if kind == "sweep"]
+    failed = [sweep / name for sweep in sweeps for name in failed_names(sweep) if sweep / name not in finished]
     stopped = [
         experiment.workdir
         for experiment in experiments
@@ -87,13 +88,6 @@ def count_planned(workdir: epath.Path) -> int:
         host, num_hosts = int(part[1]), int(part[2])
         return (host + 1) * total // num_hosts - host * total // num_hosts
     return total
-
-
-def _failed_runs(workdir: epath.Path) -> list[epath.Path]:
-    """Returns the folders of failed runs, as recorded by the sweeps in a folder."""
-    # If several hosts trained a sweep, each host's part is a folder with its own table.
-    sweeps = [workdir, *sorted(path for path in workdir.iterdir() if path.is_dir())]
-    return [sweep / name for sweep in sweeps if (sweep / RUNS_TABLE).exists() for name in failed_names(sweep)]
 
 
 def failed_names(sweep: epath.Path) -> list[str]:

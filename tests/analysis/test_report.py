@@ -241,6 +241,15 @@ def test_failed_and_stopped_runs_of_a_sweep_are_listed(tmp_path: Path) -> None:
     assert f"afjax: {SHOWN}" in texts
 
 
+def test_failed_runs_of_nested_sweeps_are_listed(tmp_path: Path) -> None:
+    for host in ("host-0-of-2", "host-1-of-2"):
+        folder = tmp_path / "runs" / "sweep" / host
+        folder.mkdir(parents=True)
+        (folder / "sweep.csv").write_text("seed,status,folder\n0,failed,runs/seed=0\n")
+    unfinished = find_unfinished(epath.Path(tmp_path / "runs"), [])
+    assert [run.title for run in unfinished] == ["sweep/host-0-of-2/runs/seed=0", "sweep/host-1-of-2/runs/seed=0"]
+
+
 @pytest.mark.parametrize(
     "contents",
     [
