@@ -145,17 +145,19 @@ class Collection:
       unfinished: Unfinished runs.
       scoreless: Finished runs without a dev score.
       from_python: Folders of runs that were trained from Python. They record no config, so they are left out.
+      failed: Folders of a sweep's runs that failed before their config was written.
     """
 
     records: tuple[RunRecord, ...]
     unfinished: tuple[Unfinished, ...] = ()
     scoreless: tuple[RunRecord, ...] = ()
     from_python: tuple[epath.Path, ...] = ()
+    failed: tuple[epath.Path, ...] = ()
 
     def left_out(self, tasks: Sequence[str]) -> list[str]:
         """Returns one sentence for each left-out run on these tasks, with the reason.
 
-        Runs trained from Python share a sentence.
+        Runs without a config, whose tasks are unknown, share one sentence per reason.
         """
         sentences = [
             f"{run.folder} ({run.method} on {run.task}, seed {run.seed}) is not finished"
@@ -163,6 +165,6 @@ class Collection:
             if run.task in tasks
         ]
         sentences += [f"{run.folder} has no dev score on {run.task}" for run in self.scoreless if run.task in tasks]
-        if self.from_python:
-            sentences.append(f"{first_of(list(map(str, self.from_python)))}: trained from Python, without a config")
+        reasons = {"trained from Python, without a config": self.from_python, "failed before training": self.failed}
+        sentences += [f"{first_of(list(map(str, runs)))}: {reason}" for reason, runs in reasons.items() if runs]
         return sentences

@@ -17,6 +17,7 @@ from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
 from afjax.analysis.run_records import Collection, RunRecord, Unfinished, adapter_of, sampler_of
+from afjax.analysis.unfinished import failed_names
 from afjax.analysis.workdirs import find_folders
 from afjax.config.adapters import Adapter
 from afjax.config.experiment import ExperimentConfig
@@ -39,7 +40,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
       folders: Workdirs, sweep folders, stores, or folders that contain any of these; local or ``gs://``.
 
     Returns:
-      The finished runs with a dev score and, in separate fields, unfinished runs and finished runs without a dev score.
+      The finished runs with a dev score and, in separate fields, all other runs.
 
     Raises:
       UserError: A folder does not exist, no run is finished, a file is damaged, none of the runs on a task has a dev
@@ -56,6 +57,13 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
             found[kind][_identity(path)] = path
     stores = _Stores(list(found["store"].values()))
     from_python = tuple(folder for folder in found["python"].values() if _is_from_python(folder))
+    # Failed runs with a config are workdirs.
+    failed = tuple(
+        sweep / name
+        for sweep in found["sweep"].values()
+        for name in failed_names(sweep)
+        if not (sweep / name / CONFIG).exists()
+    )
     read = [_read_workdir(workdir, stores) for workdir in found["workdir"].values()]
     records = [record for collection in read for record in collection.records]
     records += stores.unclaimed()
@@ -67,6 +75,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
     given = ", ".join(str(folder) for folder in folders)
     if not records:
         notes = [f"{len(unfinished)} started but not finished"] if unfinished else []
+        notes += [f"{len(failed)} failed"] if failed else []
         notes += [f"{len(from_python)} trained from Python, without a config"] if from_python else []
         note = f" ({', '.join(notes)})" if notes else ""
         raise UserError(f"There is no finished run in {given}{note}; pass the workdirs of finished afjax train runs.")
@@ -78,7 +87,7 @@ def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
         )
     scoreless = tuple(record for record in records if record not in scored)
     records = _with_origins(scored, stores.trained)
-    return Collection(tuple(records), unfinished, scoreless, from_python)
+    return Collection(tuple(records), unfinished, scoreless, from_python, failed)
 
 
 # Finding runs and stores

@@ -231,6 +231,23 @@ def test_runs_that_cannot_be_collected(tmp_path: Path) -> None:
         collect([tmp_path])
 
 
+def test_runs_that_failed_before_their_config_are_left_out(tmp_path: Path) -> None:
+    """Run 1 failed without a config, run 2 with one, and run 3 was retried and finished."""
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    failed = "".join(f"{seed},failed,runs/seed={seed}\n" for seed in (1, 2, 3))
+    (sweep / "sweep.csv").write_text(f"seed,status,folder\n{failed}")
+    with pytest.raises(UserError, match=r"no finished run .*\(3 failed\)"):
+        collect([tmp_path])
+    begin(sweep / "runs" / "seed=2", experiment("rte", "head", seed=2))
+    finish(sweep / "runs" / "seed=3", experiment("rte", "head", seed=3), 0.5)
+    found = collect([tmp_path, sweep])
+    assert [str(folder) for folder in found.failed] == [str(sweep / "runs" / "seed=1")]
+    unfinished, failed = found.left_out(["rte"])
+    assert has_facts(unfinished, str(sweep / "runs" / "seed=2"), "seed 2", "not finished")
+    assert has_facts(failed, str(sweep / "runs" / "seed=1"), "failed")
+
+
 def test_dev_score_selects_the_setting(tmp_path: Path) -> None:
     """A setting with more seeds is chosen even if another has a better mean. Duplicate runs count once."""
     for name, rate, scores in (("a", 1e-3, (0.5, 0.7)), ("b", 1e-4, (0.6, 0.62)), ("c", 1e-5, (0.9,))):
