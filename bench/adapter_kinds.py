@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from results_file import add_missing, read_results
+from results_file import add_missing, read_results, spread
 
 from afjax import load_task, load_trunk, train_single
 from afjax.config.adapters import ADAPTER_PRESETS
@@ -123,7 +123,7 @@ def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
         for task in TASKS:
             values = [scores[Run(task, preset, rate, seed)] for seed in SEEDS]
             means.append(statistics.mean(values))
-            texts.append(f"{means[-1]:.3f} ± {statistics.stdev(values):.3f}")
+            texts.append(spread(values, percent=False))
         yield f"| {preset} | {parameters[preset]:,} | {rate:g} | {' | '.join(texts)} | {statistics.mean(means):.3f} |"
 
 

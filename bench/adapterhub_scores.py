@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from results_file import INPUTS, add_missing, parse_study, read_results, sources_to_repeat, study_parser
+from results_file import INPUTS, add_missing, parse_study, read_results, sources_to_repeat, spread, study_parser
 from vs_adapterhub import DEFAULT_VENV, processor_name, ready_environment
 from whole_runs import WORKER, listed, overrides, result
 
@@ -179,9 +179,7 @@ def table(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
         for name in ("afjax", "adapters"):
             lines = [results[run] for run in results if (run.library, run.method, run.task) == (name, method, task)]
             counts.append(len(lines))
-            accuracy = [100 * line["accuracy"] for line in lines]
-            deviation = f" ± {statistics.stdev(accuracy):.1f}" if len(accuracy) > 1 else ""
-            scores.append(f"{statistics.mean(accuracy):.1f}{deviation}" if accuracy else "")
+            scores.append(spread([line["accuracy"] for line in lines]))
             minutes.append(f"{statistics.mean(line['seconds'] for line in lines) / 60:.1f}" if lines else "")
         yield f"| {' | '.join([method, task, *scores, *minutes, '/'.join(map(str, counts))])} |"
     if missing := [run for run in all_runs() if run not in results]:

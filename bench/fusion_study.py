@@ -66,6 +66,7 @@ from results_file import (
     read_results,
     selected_runs,
     sources_to_repeat,
+    spread,
     study_parser,
 )
 
@@ -469,8 +470,7 @@ def table(plan: Plan, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]
         for method in methods:
             scores = [score for seed in SEEDS if (score := _score(results, method, task, seed)) is not None]
             counts.append(len(scores))
-            deviation = f" ± {100 * statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
-            cells.append(f"{100 * statistics.mean(scores):.1f}{deviation}" if scores else "")
+            cells.append(spread(scores))
         yield f"| {task} | {' | '.join(cells)} | {'/'.join(map(str, counts))} |"
     missing = [run for run in all_runs(plan) if run not in results]
     minutes = sum(line["minutes"] for line in results.values())

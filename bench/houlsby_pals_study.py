@@ -41,7 +41,16 @@ from typing import Any
 
 import jax
 from fusion_study import ALL, DEV_ROWS, EVALUATIONS, SEEDS, STEPS, Run
-from results_file import INPUTS, add_missing, add_selection, parse_study, read_results, selected_runs, study_parser
+from results_file import (
+    INPUTS,
+    add_missing,
+    add_selection,
+    parse_study,
+    read_results,
+    selected_runs,
+    spread,
+    study_parser,
+)
 
 import afjax
 from afjax.analysis.parameters import trained_in_trunk
@@ -262,12 +271,6 @@ def tables(results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]:
     missing = [run for run in all_runs() if run not in results]
     minutes = sum(line["minutes"] for line in results.values())
     yield f"\n{len(results)} runs took {minutes / 60:.1f} hours; {len(missing)} runs are missing."
-
-
-def spread(scores: list[float]) -> str:
-    """Formats scores, in percent, as their mean and standard deviation."""
-    deviation = f" ± {100 * statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
-    return f"{100 * statistics.mean(scores):.1f}{deviation}" if scores else ""
 
 
 def main() -> None:

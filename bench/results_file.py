@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -73,6 +74,13 @@ def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
                 f"{location}: {name} is {recorded.get(name)!r}, but {expected.get(name)!r} in this study; choose a "
                 "different results file, or remove the line."
             )
+
+
+def spread(scores: Sequence[float], *, percent: bool = True) -> str:
+    """Formats scores as their mean and standard deviation, with one digit in percent, or else three digits."""
+    scale, digits = (100, 1) if percent else (1, 3)
+    deviation = f" ± {scale * statistics.stdev(scores):.{digits}f}" if len(scores) > 1 else ""
+    return f"{scale * statistics.mean(scores):.{digits}f}{deviation}" if scores else ""
 
 
 def study_parser(description: str | None, results: Path) -> argparse.ArgumentParser:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from results_file import add_missing, read_results
+from results_file import add_missing, read_results, spread
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
 from afjax import load_task, load_trunk, save_trunk, train_single
@@ -153,14 +153,11 @@ def tables(by_run: dict[Run, dict[str, Any]]) -> Iterator[str]:
                 continue
             minutes = f"{statistics.mean(line['seconds'] for line in found) / 60:.1f}"
             for split in ("dev", "test"):
-                cells = [spread([line[split][metric] for line in found if metric in line[split]]) for metric in metrics]
+                scores = [[line[split][metric] for line in found if metric in line[split]] for metric in metrics]
+                cells = [spread(values, percent=False) for values in scores]
                 yield f"| {' | '.join([library, method, split, *cells, minutes])} |"
     if missing := [run for run in all_runs() if run not in by_run]:
         yield f"\n{len(missing)} runs are missing."
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
 
 
 def main() -> None:
