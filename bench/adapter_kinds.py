@@ -14,19 +14,16 @@ Heads use mean pooling, afjax's default for minilm. Dev is evaluated only once, 
 minute on two cores.
 """
 
-import argparse
 import dataclasses
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import jax
-from results_file import add_missing, read_results, spread
+from results_file import run_parts, spread
 
-from afjax import load_task, load_trunk, train_single
+from afjax import load_task, train_single
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.methods import Method
 from afjax.config.tasks import TaskConfig
@@ -61,15 +58,19 @@ def rate_runs() -> list[Run]:
     return [Run(task, preset, rate, 0) for task in TASKS for preset, rates in RATES.items() for rate in rates]
 
 
-def seed_runs(scores: dict[Run, float]) -> list[Run]:
+def seed_runs(results: dict[Run, dict[str, Any]]) -> list[Run]:
     return [
-        Run(task, preset, best_rate(scores, preset), seed) for seed in SEEDS[1:] for task in TASKS for preset in RATES
+        Run(task, preset, best_rate(results, preset), seed) for seed in SEEDS[1:] for task in TASKS for preset in RATES
     ]
 
 
-def best_rate(scores: dict[Run, float], preset: str) -> float:
+def best_rate(results: dict[Run, dict[str, Any]], preset: str) -> float:
     """Selects the learning rate with the best mean score over the tasks, with seed 0."""
-    return max(RATES[preset], key=lambda rate: statistics.mean(scores[Run(task, preset, rate, 0)] for task in TASKS))
+
+    def mean(rate: float) -> float:
+        return statistics.mean(results[Run(task, preset, rate, 0)]["score"] for task in TASKS)
+
+    return max(RATES[preset], key=mean)
 
 
 def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
@@ -99,19 +100,18 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
 
 def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     """Formats the results as Markdown tables, and omits incomplete rows."""
-    scores = {run: line["score"] for run, line in results.items()}
     parameters = {run.preset: line["parameters"] for run, line in results.items()}
     yield f"Learning rates, seed 0\n\n| preset | learning rate | {' | '.join(TASKS)} | mean |"
     yield "|" + "---|" * (3 + len(TASKS))
     for preset, rates in RATES.items():
         for rate in rates:
-            cells = [scores.get(Run(task, preset, rate, 0)) for task in TASKS]
-            values = [cell for cell in cells if cell is not None]
-            if len(values) == len(cells):
+            runs = [Run(task, preset, rate, 0) for task in TASKS]
+            if results.keys() >= set(runs):
+                values = [results[run]["score"] for run in runs]
                 texts = [preset, f"{rate:g}", *(f"{value:.3f}" for value in values), f"{statistics.mean(values):.3f}"]
                 yield f"| {' | '.join(texts)} |"
-    missing = [run for run in rate_runs() if run not in scores]
-    missing = missing or [run for run in seed_runs(scores) if run not in scores]
+    missing = [run for run in rate_runs() if run not in results]
+    missing = missing or [run for run in seed_runs(results) if run not in results]
     if missing:
         yield f"\n{len(missing)} runs are missing."
         return
@@ -119,30 +119,16 @@ def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     yield f"| preset | parameters | learning rate | {' | '.join(TASKS)} | mean |"
     yield "|" + "---|" * (4 + len(TASKS))
     for preset in RATES:
-        rate, means, texts = best_rate(scores, preset), list[float](), list[str]()
+        rate, means, texts = best_rate(results, preset), list[float](), list[str]()
         for task in TASKS:
-            values = [scores[Run(task, preset, rate, seed)] for seed in SEEDS]
+            values = [results[Run(task, preset, rate, seed)]["score"] for seed in SEEDS]
             means.append(statistics.mean(values))
             texts.append(spread(values, percent=False))
         yield f"| {preset} | {parameters[preset]:,} | {rate:g} | {' | '.join(texts)} | {statistics.mean(means):.3f} |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="", help="folder with one folder per task")
-    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
-    parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
-    arguments = parser.parse_args()
-    results = read_results(arguments.results, Run)
-    if arguments.table:
-        print("\n".join(tables(results)))
-        return
-    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-kinds-compiled"))
-    trunk = load_trunk(arguments.trunk)
-    for part in (lambda _: rate_runs(), seed_runs):
-        runs = part({run: line["score"] for run, line in results.items()})
-        add_missing(arguments.results, runs, results, lambda run: measure(run, trunk, arguments.data))
+    run_parts(__doc__, Run, tables, (lambda _: rate_runs(), seed_runs), measure)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,16 @@ Every part trains every method, except ``houlsby``, which is only in part 3.
 On two cores, a run takes about two minutes in parts 1 and 2, and four minutes in part 3.
 """
 
-import argparse
 import dataclasses
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
-from results_file import add_missing, read_results
+from results_file import run_parts
 
-from afjax import load_task, load_trunk, train_single
+from afjax import load_task, train_single
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
@@ -78,9 +75,9 @@ def rate_runs() -> list[Run]:
     ]
 
 
-def pooling_runs(scores: dict[Run, float]) -> list[Run]:
+def pooling_runs(results: dict[Run, dict[str, Any]]) -> list[Run]:
     return [
-        Run(task, ROWS, method, pooling, best_rate(scores, method, pooling), seed)
+        Run(task, ROWS, method, pooling, best_rate(results, method, pooling), seed)
         for seed in SEEDS
         for task in TASKS
         for method in ("head", "pfeiffer", "full")
@@ -88,25 +85,25 @@ def pooling_runs(scores: dict[Run, float]) -> list[Run]:
     ]
 
 
-def all_rows_runs(scores: dict[Run, float]) -> list[Run]:
+def all_rows_runs(results: dict[Run, dict[str, Any]]) -> list[Run]:
     return [
-        Run(task, ALL_ROWS, method, best_pooling(scores, method), rate, 0)
+        Run(task, ALL_ROWS, method, best_pooling(results, method), rate, 0)
         for task in TASKS[:4]
         for method, rates in RATES.items()
         for rate in rates
     ]
 
 
-def best_rate(scores: dict[Run, float], method: str, pooling: str) -> float:
+def best_rate(results: dict[Run, dict[str, Any]], method: str, pooling: str) -> float:
     """Selects the learning rate with the best mean score over the tasks of part 1."""
 
     def mean(rate: float) -> float:
-        return statistics.mean(scores[Run(task, ROWS, method, pooling, rate, 0)] for task in TASKS[:4])
+        return statistics.mean(results[Run(task, ROWS, method, pooling, rate, 0)]["score"] for task in TASKS[:4])
 
     return max(RATES[method], key=mean)
 
 
-def best_pooling(scores: dict[Run, float], method: str) -> str:
+def best_pooling(results: dict[Run, dict[str, Any]], method: str) -> str:
     """Selects the pooling with the best mean score over the runs of part 2.
 
     Part 2 has no Houlsby adapters, so they use the best pooling for Pfeiffer adapters.
@@ -114,8 +111,9 @@ def best_pooling(scores: dict[Run, float], method: str) -> str:
     method = "pfeiffer" if method == "houlsby" else method
 
     def mean(pooling: str) -> float:
-        rate = best_rate(scores, method, pooling)
-        return statistics.mean(scores[Run(task, ROWS, method, pooling, rate, seed)] for task in TASKS for seed in SEEDS)
+        rate = best_rate(results, method, pooling)
+        runs = [Run(task, ROWS, method, pooling, rate, seed) for task in TASKS for seed in SEEDS]
+        return statistics.mean(results[run]["score"] for run in runs)
 
     return max(POOLINGS, key=mean)
 
@@ -161,11 +159,7 @@ def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
     }
 
 
-def read_scores(path: Path) -> dict[Run, float]:
-    return {run: line["score"] for run, line in read_results(path, Run).items()}
-
-
-def tables(scores: dict[Run, float]) -> Iterator[str]:
+def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
     """Formats the results as Markdown tables, and omits incomplete rows."""
     for rows, tasks, title in ((ROWS, TASKS[:4], "300 train rows"), (ALL_ROWS, TASKS[:4], "all train rows")):
         yield f"\nLearning rates, {title}, seed 0\n\n| method | pooling | learning rate | {' | '.join(tasks)} | mean |"
@@ -173,13 +167,13 @@ def tables(scores: dict[Run, float]) -> Iterator[str]:
         for method, rates in RATES.items():
             for pooling in POOLINGS:
                 for rate in rates:
-                    cells = [scores.get(Run(task, rows, method, pooling, rate, 0)) for task in tasks]
-                    if None not in cells:
-                        yield _line([method, pooling, f"{rate:g}"], [cell for cell in cells if cell is not None])
-    if missing := [run for run in rate_runs() if run not in scores]:
+                    runs = [Run(task, rows, method, pooling, rate, 0) for task in tasks]
+                    if results.keys() >= set(runs):
+                        yield _line([method, pooling, f"{rate:g}"], [results[run]["score"] for run in runs])
+    if missing := [run for run in rate_runs() if run not in results]:
         yield f"\n{len(missing)} runs of part 1 are missing."
         return
-    if missing := [run for run in pooling_runs(scores) if run not in scores]:
+    if missing := [run for run in pooling_runs(results) if run not in results]:
         yield f"\n{len(missing)} runs of part 2 are missing."
         return
     yield "\nPooling, 300 train rows, mean of seeds 0, 1 and 2\n"
@@ -187,9 +181,9 @@ def tables(scores: dict[Run, float]) -> Iterator[str]:
     yield "|" + "---|" * (4 + len(TASKS))
     for method in ("head", "pfeiffer", "full"):
         for pooling in POOLINGS:
-            rate = best_rate(scores, method, pooling)
+            rate = best_rate(results, method, pooling)
             means = [
-                statistics.mean(scores[Run(task, ROWS, method, pooling, rate, seed)] for seed in SEEDS)
+                statistics.mean(results[Run(task, ROWS, method, pooling, rate, seed)]["score"] for seed in SEEDS)
                 for task in TASKS
             ]
             yield _line([method, pooling, f"{rate:g}"], means)
@@ -201,21 +195,7 @@ def _line(names: Sequence[str], values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="", help="folder with one folder per task")
-    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
-    parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
-    arguments = parser.parse_args()
-    if arguments.table:
-        print("\n".join(tables(read_scores(arguments.results))))
-        return
-    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-defaults-compiled"))
-    trunk = load_trunk(arguments.trunk)
-    results = read_results(arguments.results, Run)
-    for part in (lambda _: rate_runs(), pooling_runs, all_rows_runs):
-        runs = part({run: line["score"] for run, line in results.items()})
-        add_missing(arguments.results, runs, results, lambda run: measure(run, trunk, arguments.data))
+    run_parts(__doc__, Run, tables, (lambda _: rate_runs(), pooling_runs, all_rows_runs), measure)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,15 @@ import dataclasses
 import json
 import multiprocessing
 import statistics
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import jax
+
+import afjax
 from afjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -81,6 +85,42 @@ def spread(scores: Sequence[float], *, percent: bool = True) -> str:
     scale, digits = (100, 1) if percent else (1, 3)
     deviation = f" ± {scale * statistics.stdev(scores):.{digits}f}" if len(scores) > 1 else ""
     return f"{scale * statistics.mean(scores):.{digits}f}{deviation}" if scores else ""
+
+
+def run_parts(
+    description: str | None,
+    run_type: type[Run],
+    tables: Callable[[dict[Run, dict[str, Any]]], Iterable[str]],
+    parts: Sequence[Callable[[dict[Run, dict[str, Any]]], Iterable[Run]]],
+    measure: Callable[[Run, afjax.Trunk, str], dict[str, Any]],
+    *,
+    data: tuple[str, str] = ("--data", "folder with one folder per task"),
+) -> None:
+    """Runs the command line of a study, part by part.
+
+    Args:
+      description: The script's docstring.
+      run_type: As in :func:`read_results`.
+      tables: Formats the results, for ``--table``.
+      parts: Functions that list the runs of each part, given the results of the earlier parts.
+      measure: Trains a run on a trunk, with the data in a folder, and returns its results for :func:`add_missing`.
+      data: The flag for the folder, and its help.
+    """
+    flag, data_help = data
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(flag, dest="data", default="", help=data_help)
+    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
+    parser.add_argument("--trunk", default="minilm")
+    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
+    arguments = parser.parse_args()
+    results = read_results(arguments.results, run_type)
+    if arguments.table:
+        print("\n".join(tables(results)))
+        return
+    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-studies-compiled"))
+    trunk = afjax.load_trunk(arguments.trunk)
+    for part in parts:
+        add_missing(arguments.results, part(results), results, lambda run: measure(run, trunk, arguments.data))
 
 
 def study_parser(description: str | None, results: Path) -> argparse.ArgumentParser:

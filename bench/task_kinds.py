@@ -12,7 +12,6 @@ For comparison, the library `adapters` trains Pfeiffer adapters on WNUT-17, with
 number of steps as afjax. These runs use a separate virtual environment, as in ``vs_adapterhub.py``.
 """
 
-import argparse
 import dataclasses
 import json
 import statistics
@@ -23,11 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-from results_file import add_missing, read_results, spread
+from results_file import run_parts, spread
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
-from afjax import load_task, load_trunk, save_trunk, train_single
+from afjax import load_task, save_trunk, train_single
 from afjax.config.defaults import LEARNING_RATES
 from afjax.config.methods import Method
 from afjax.config.training import TrainConfig
@@ -90,6 +88,13 @@ def train_config(run: Run) -> TrainConfig:
 
 
 def measure(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
+    """Trains one run and returns its results for the results file."""
+    begin = time.monotonic()
+    scores = (measure_afjax if run.library == "afjax" else measure_adapterhub)(run, trunk, data_dir)
+    return {"trunk": trunk.name, **rounded(scores), "seconds": round(time.monotonic() - begin, 1)}
+
+
+def measure_afjax(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
     """Trains one run and returns its scores on dev and test."""
     task = find_task(run.task, data_dir)
     rows = load_task(task)
@@ -161,25 +166,8 @@ def tables(by_run: dict[Run, dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data_dir", default="", help="folder of benchmark downloads")
-    parser.add_argument("--results", required=True, type=Path, help="output file with one line per run")
-    parser.add_argument("--trunk", default="minilm")
-    parser.add_argument("--table", action="store_true", help="print tables of the recorded runs, without training")
-    arguments = parser.parse_args()
-    results = read_results(arguments.results, Run)
-    if arguments.table:
-        print("\n".join(tables(results)))
-        return
-    jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-kinds-compiled"))
-    trunk = load_trunk(arguments.trunk)
-
-    def measure_and_time(run: Run) -> dict[str, Any]:
-        begin = time.monotonic()
-        scores = (measure if run.library == "afjax" else measure_adapterhub)(run, trunk, arguments.data_dir)
-        return {"trunk": trunk.name, **rounded(scores), "seconds": round(time.monotonic() - begin, 1)}
-
-    add_missing(arguments.results, all_runs(), results, measure_and_time)
+    data = ("--data_dir", "folder of benchmark downloads")
+    run_parts(__doc__, Run, tables, [lambda _: all_runs()], measure, data=data)
 
 
 def rounded(scores: dict[str, Any]) -> dict[str, Any]:
