@@ -15,14 +15,12 @@ of an adapter.
 
 import argparse
 import dataclasses
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
+from timing import median_seconds
 
 from afjax import ADAPTER_PRESETS, Capacity, HeadConfig, Method, RoutedModel, TaskConfig, TaskModel, single_setup
 from afjax.config.adapters import OnTop
@@ -100,7 +98,7 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
     )
 
 
-def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> tuple[float, float]:
+def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> list[float]:
     """Times a single-adapter batch and a routed batch alternately, in median seconds."""
     names = routed.names
     data = random_rows([arguments.length] * num_rows)
@@ -110,20 +108,9 @@ def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argpars
         numbers = tuple(range(number, num_rows, len(names)))
         parts.append(Sequences(routed.task(name), random_rows([arguments.length] * len(numbers)), numbers))
 
-    def run_one() -> Any:
-        return one.logits(data, batch_size=num_rows)
-
-    def run_routed() -> Any:
-        return routed.outputs(parts)
-
-    seconds: dict[Callable[[], Any], list[float]] = {run_one: [], run_routed: []}
-    for repeat in range(-2, arguments.repeats):
-        for run, taken in seconds.items():
-            start = time.perf_counter()
-            run()
-            if repeat >= 0:
-                taken.append(time.perf_counter() - start)
-    return statistics.median(seconds[run_one]), statistics.median(seconds[run_routed])
+    return median_seconds(
+        [lambda: one.logits(data, batch_size=num_rows), lambda: routed.outputs(parts)], arguments.repeats
+    )
 
 
 def random_rows(lengths: Sequence[int]) -> TokenizedRows:

@@ -20,12 +20,12 @@ import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from routed_batches import random_rows, random_task, random_trunk
+from timing import median_seconds, timed
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
 from afjax import Capacity, RoutedModel
@@ -97,7 +97,7 @@ def for_all(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], A
     return lambda: model.outputs_of_all(group)
 
 
-def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, float]:
+def separate(model: RoutedModel, arguments: argparse.Namespace) -> list[float]:
     """Times running every input with every adapter.
 
     Returns the median seconds with one adapter after another, and with all adapters at once.
@@ -110,20 +110,7 @@ def separate(model: RoutedModel, arguments: argparse.Namespace) -> tuple[float, 
         for task in tasks:
             model.outputs([Sequences(task, data, numbers)])
 
-    times: dict[Callable[[], Any], list[float]] = {one_after_another: [], for_all(model, arguments): []}
-    for repeat in range(-2, arguments.repeats):
-        for run, taken in times.items():
-            seconds = timed(run)
-            if repeat >= 0:
-                taken.append(seconds)
-    first, second = (statistics.median(taken) for taken in times.values())
-    return first, second
-
-
-def timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    return median_seconds([one_after_another, for_all(model, arguments)], arguments.repeats)
 
 
 def compare(

@@ -13,13 +13,12 @@ spends all its time on matrix products.
 
 import argparse
 import functools
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import jax
+from timing import median_seconds
 
 from afjax.bench.step_time import Case, Method, prepare
 from afjax.tpu.hlo import Instruction, parse_module
@@ -55,7 +54,7 @@ def main() -> int:
             )
         )
         products = matrix_products(prepared.compiled)
-        step_s, products_s = times([prepared.run, program(products)], arguments.repeats)
+        step_s, products_s = median_seconds([prepared.run, program(products)], arguments.repeats)
         flops, ratio = sum(map(operations, products)) / 1e9, products_s / step_s
         cells = (method, len(products), f"{flops:.1f}", f"{step_s:.3f}", f"{products_s:.3f}", f"{ratio:.2f}")
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
@@ -120,18 +119,6 @@ def program(products: Sequence[Product]) -> Callable[[], None]:
     compiled = jax.jit(compute).lower(inputs).compile()
     assert len(matrix_products(compiled)) == len(products), "the compiler removed a matrix product"
     return lambda: jax.block_until_ready(compiled(inputs))
-
-
-def times(programs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Times the programs alternately, and returns the median seconds of each."""
-    seconds: list[list[float]] = [[] for _ in programs]
-    for repeat in range(repeats + 1):
-        for run, taken in zip(programs, seconds, strict=True):
-            begin = time.perf_counter()
-            run()
-            if repeat:  # The first measurement is a warm-up.
-                taken.append(time.perf_counter() - begin)
-    return list(map(statistics.median, seconds))
 
 
 if __name__ == "__main__":
