@@ -13,7 +13,6 @@ other programs first.
 """
 
 import argparse
-import csv
 import dataclasses
 import itertools
 import statistics
@@ -26,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from results_file import add_to_csv
 
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
@@ -165,17 +165,14 @@ def main() -> None:
     print(
         f"{jax.devices()[0].device_kind}, JAX {jax.__version__}: the matrix product computes {peak / 1e12:.0f} TFLOP/s"
     )
-    with arguments.output.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if not arguments.output.stat().st_size:
-            writer.writerow(COLUMNS)
-        for case, step in steps.items():
-            median = statistics.median(seconds[case])
-            rate = step.flops / median
-            figures = (f"{1e3 * median:.2f}", f"{1e3 * median / case.slots:.2f}", f"{rate / 1e12:.1f}")
-            line = (*dataclasses.astuple(case), f"{step.compile_s:.1f}", *figures, f"{rate / peak:.3f}")
-            writer.writerow(line)
-            print(", ".join(f"{name} {value}" for name, value in zip(COLUMNS, line, strict=True)), flush=True)
+    for case, step in steps.items():
+        median = statistics.median(seconds[case])
+        rate = step.flops / median
+        figures = (f"{1e3 * median:.2f}", f"{1e3 * median / case.slots:.2f}", f"{rate / 1e12:.1f}")
+        values = (*dataclasses.astuple(case), f"{step.compile_s:.1f}", *figures, f"{rate / peak:.3f}")
+        line = dict(zip(COLUMNS, values, strict=True))
+        add_to_csv(arguments.output, COLUMNS, line)
+        print(", ".join(f"{name} {value}" for name, value in line.items()), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ line can record the data and settings of its run (``inputs``), so that results f
 """
 
 import argparse
+import csv
 import dataclasses
 import json
 import multiprocessing
@@ -78,6 +79,23 @@ def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
                 f"{location}: {name} is {recorded.get(name)!r}, but {expected.get(name)!r} in this study; choose a "
                 "different results file, or remove the line."
             )
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Reads the lines of a CSV file; none if it does not exist."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def add_to_csv(path: Path, columns: Sequence[str], line: Mapping[str, Any]) -> None:
+    """Appends a line to a CSV file. A new file starts with the columns."""
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if not file.tell():
+            writer.writeheader()
+        writer.writerow(line)
 
 
 def spread(scores: Sequence[float], *, percent: bool = True) -> str:

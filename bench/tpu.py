@@ -13,11 +13,12 @@ affect its time. Each result is appended to the output file, and results that ar
 """
 
 import argparse
-import csv
 import itertools
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+from results_file import add_to_csv, read_csv
 
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
@@ -87,22 +88,14 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128, help="tokens per row (128)")
     parser.add_argument("--output", required=True, type=Path)
     arguments = parser.parse_args()
-    done = []
-    if arguments.output.exists():
-        with arguments.output.open(newline="") as file:
-            done = [tuple(line[name] for name in CASE) for line in csv.DictReader(file)]
-    fresh = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1)
-    with arguments.output.open("a", newline="") as file, fresh:
-        writer = csv.DictWriter(file, COLUMNS)
-        if not done:
-            writer.writeheader()
+    done = [tuple(line[name] for name in CASE) for line in read_csv(arguments.output)]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as fresh:
         choices = (arguments.topologies, arguments.trunks, arguments.methods, arguments.layers, arguments.slots)
         for case in itertools.product(*(choice.split(",") for choice in choices)):
             if case in done:
                 continue
             line = fresh.submit(measure, arguments.rows, arguments.length, *case).result()
-            writer.writerow(line)
-            file.flush()
+            add_to_csv(arguments.output, COLUMNS, line)
             print(", ".join(f"{key} {value}" for key, value in line.items()), flush=True)
 
 

@@ -15,9 +15,10 @@ Separate runs with a cold cache compile all their programs. With a warm cache, e
 """
 
 import argparse
-import csv
 import dataclasses
 from pathlib import Path
+
+from results_file import add_to_csv, read_csv
 
 from afjax import Batching, eval_batches, load_task, load_trunk, tokenize, train_batches
 from afjax.config.tasks import TaskConfig
@@ -110,21 +111,11 @@ def main() -> None:
     parser.add_argument("--read", type=float, default=2.0, help="seconds to trace and load a cached program (2.0)")
     arguments = parser.parse_args()
     works = {task: work_of(task, arguments.data) for task in TASKS}
-    lines = []
-    if arguments.output.exists():
-        with arguments.output.open(newline="") as file:
-            lines = list(csv.DictReader(file))
-    with arguments.output.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if not lines:
-            writer.writeheader()
-        known = {(line["topology"], int(line["length"])) for line in lines}
-        for length in sorted({length for work in works.values() for length in (*work.train, *work.dev)}):
-            if (arguments.topology, length) not in known:
-                lines.append(costs_of(length, arguments.topology))
-                writer.writerow(lines[-1])
-                file.flush()
+    lines = read_csv(arguments.output)
     costs = {int(line["length"]): line for line in lines if line["topology"] == arguments.topology}
+    for length in sorted({length for work in works.values() for length in (*work.train, *work.dev)} - costs.keys()):
+        costs[length] = costs_of(length, arguments.topology)
+        add_to_csv(arguments.output, COLUMNS, costs[length])
 
     def steps(work: Work) -> float:
         train = sum(float(costs[length]["train_step_s"]) for length in work.train)

@@ -21,6 +21,8 @@ from results_file import (
     add_missing_in_groups,
     add_missing_in_processes,
     add_selection,
+    add_to_csv,
+    read_csv,
     read_results,
     selected_runs,
     sources_to_repeat,
@@ -42,6 +44,15 @@ def inputs_of(run: Run) -> dict[str, Any]:
 
 def measure(run: Run) -> dict[str, Any]:
     return {"score": run.seed / 2, "inputs": inputs_of(run)}
+
+
+def test_csv_has_one_header(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    assert read_csv(path) == []
+    add_to_csv(path, ("method", "ms", "gb"), {"method": "full", "ms": "2.5"})
+    add_to_csv(path, ("method", "ms", "gb"), {"method": "head", "ms": "0.5", "gb": "1"})
+    assert path.read_bytes() == b"method,ms,gb\r\nfull,2.5,\r\nhead,0.5,1\r\n"
+    assert read_csv(path)[1] == {"method": "head", "ms": "0.5", "gb": "1"}
 
 
 def test_missing_runs_are_measured_once(tmp_path: Path) -> None:
