@@ -169,7 +169,7 @@ def resident_mb(process_id: int | str) -> float:
     status = Path(f"/proc/{process_id}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found, status
-    return int(found[1]) / 1000
+    return int(found[1]) * 1024 / 1e6
 
 
 def main() -> int:

@@ -17,6 +17,8 @@ if [ ${#fast[@]} = 0 ]; then
   # The type checker runs in parallel with the tests, because its first run takes half a minute.
   ./launch/types.sh &
   types=$!
+  # Background processes ignore Ctrl-C.
+  trap 'kill "$types" 2>/dev/null || true' EXIT
 fi
 # Tests write thousands of small files and wait until each is on disk. To save that time, keep the files in memory if at
 # least 2 GiB are free. A run of all tests needs 0.3 GiB.

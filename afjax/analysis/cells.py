@@ -1,6 +1,7 @@
 """Table cells: the runs of one method on one task with one setting, over seeds."""
 
 import dataclasses
+import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -158,7 +159,7 @@ def order(methods: Iterable[str]) -> list[str]:
         exact = [index for index, start in enumerate(METHODS) if name == start]
         number = name.removeprefix("top-") if name.startswith("top-") else size.removeprefix("1/")
         rank = (exact or same_start or [len(METHODS)])[0]
-        return rank, float(number) if number.isdecimal() else 0.0, method
+        return rank, float(number) if re.fullmatch(r"\d+(\.\d+)?", number) else 0.0, method
 
     return sorted(set(methods), key=sort_key)
 

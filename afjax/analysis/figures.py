@@ -64,6 +64,11 @@ def style() -> Iterator[None]:
         yield
 
 
+def legend_label(name: str) -> str:
+    """Returns a label for a legend. matplotlib leaves out labels that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
 def new_figure(
     width: float = COLUMN_WIDTH, height: float = 2.6, *, rows: int = 1, columns: int = 1, **options: Any
 ) -> "tuple[Figure, list[Axes]]":

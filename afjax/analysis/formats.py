@@ -89,8 +89,8 @@ def _latex(text: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    # Escape characters that would end a cell, or begin emphasis, code, a link or a tag.
-    return "".join(f"\\{sign}" if sign in "\\|*_`[]<>" else sign for sign in _one_line(text))
+    # Escape characters that would end a cell, or begin emphasis, code, a link, a tag, an entity or a formula.
+    return "".join(f"\\{sign}" if sign in "\\|*_`[]<>~&$" else sign for sign in _one_line(text))
 
 
 def _one_line(text: str) -> str:

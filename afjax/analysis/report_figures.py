@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from afjax.analysis.figures import AMOUNTS, COLORS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, new_figure, style
+from afjax.analysis.figures import AMOUNTS, COLORS, COLUMN_WIDTH, MARKERS, PAGE_WIDTH, legend_label, new_figure, style
 from afjax.analysis.workdirs import WorkdirRun
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ _POINTS = 200
 # For runs of up to this many steps, every step is a point.
 _EVERY_STEP = 25
 # Longer names are abbreviated in the middle. The report's tables have the full names.
-_NAME = 28
 # Line styles and marker fills. Once all colors and markers are used up, they repeat with the next style and fill, so up
 # to MOST_LINES lines differ in marker or style even without color.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
@@ -76,7 +75,7 @@ def evaluation_figure(run: WorkdirRun, names: Sequence[str], best_step: Any) -> 
             marker=marker,
             linestyle=line,
             fillstyle=fill,
-            label=plain(name),
+            label=legend_label(plain(name)),
         )
     if best_step is not None:
         axes.axvline(best_step, color="#595959", linestyle=":", label="kept")
@@ -143,9 +142,3 @@ def _label_steps(axes: "Axes") -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("step")
-
-
-def plain(name: str) -> str:
-    """Sanitizes and abbreviates a name for matplotlib."""
-    printable = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
-    return printable if len(printable) <= _NAME else f"{printable[: _NAME - 9]}…{printable[-8:]}"

@@ -14,6 +14,7 @@ from afjax.analysis.figures import (
     MARKERS,
     PAGE_WIDTH,
     draw_spread,
+    legend_label,
     new_figure,
     note_one_seed,
     save_figure,
@@ -297,5 +298,5 @@ def _draw(axes: "Axes", positions: Sequence[float], scores: Sequence[Score], lab
     lows = [None if score.std is None else score.mean - score.std for score in scores]
     highs = [None if score.std is None else score.mean + score.std for score in scores]
     draw_spread(axes, positions, lows, highs, color)
-    (line,) = axes.plot(positions, means, color=color, marker=marker, label=label, zorder=3)
+    (line,) = axes.plot(positions, means, color=color, marker=marker, label=legend_label(label), zorder=3)
     return line

@@ -198,6 +198,15 @@ def test_names_may_contain_dollar_signs(tmp_path: Path) -> None:
     assert ">1e\N{MINUS SIGN}07<" in paths[1].read_text()
 
 
+def test_task_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path: Path) -> None:
+    task = TaskConfig(name="_rte", source="data")
+    for scale in (1e-7, 1.0):
+        config = experiment("x", "houlsby", of=task, adapter=adapter("houlsby", init_scale=scale))
+        finish(tmp_path / f"{scale}", config, 0.6)
+    paths = draw_robustness(robustness(collect([tmp_path]).records), tmp_path / "robustness")
+    assert "_rte<" in paths[1].read_text()
+
+
 def test_robustness_needs_a_sweep(tmp_path: Path) -> None:
     finish_all(tmp_path, {("rte", "houlsby"): (0.5, 0.6), ("rte", "head"): (0.5,)})
     with pytest.raises(UserError, match=r"No runs .*--grid\.adapter\.init_scale="):

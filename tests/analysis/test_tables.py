@@ -244,10 +244,10 @@ def test_text(grid: Grid) -> None:
 def test_markdown_is_aligned_and_escaped(hostile: Table) -> None:
     lines = formats.to_markdown(hostile).splitlines()
     assert lines[2:6] == [
-        "| task              |         head |  full | seeds |",
-        "| ----------------- | -----------: | ----: | ----: |",
-        "| a\\_b\\|50%&c$ (f1) | 51.00 ± 1.41 |     - |     2 |",
-        "| rte               |            - | 25.00 |     1 |",
+        "| task                |         head |  full | seeds |",
+        "| ------------------- | -----------: | ----: | ----: |",
+        "| a\\_b\\|50%\\&c\\$ (f1) | 51.00 ± 1.41 |     - |     2 |",
+        "| rte                 |            - | 25.00 |     1 |",
     ]
     assert lines[-1] == "```"
 
