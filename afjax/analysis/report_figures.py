@@ -18,6 +18,7 @@ _POINTS = 200
 # For runs of up to this many steps, every step is a point.
 _EVERY_STEP = 25
 # Longer names are abbreviated in the middle. The report's tables have the full names.
+_NAME = 28
 # Line styles and marker fills. Once all colors and markers are used up, they repeat with the next style and fill, so up
 # to MOST_LINES lines differ in marker or style even without color.
 _ROUNDS = (("-", "full"), ("--", "none"), ("-.", "left"), (":", "bottom"))
@@ -142,3 +143,9 @@ def _label_steps(axes: "Axes") -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("step")
+
+
+def plain(name: str) -> str:
+    """Sanitizes and abbreviates a name for matplotlib."""
+    printable = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
+    return printable if len(printable) <= _NAME else f"{printable[: _NAME - 9]}…{printable[-8:]}"

@@ -1,6 +1,7 @@
 """Times one step of a method with random weights and synthetic tokens."""
 
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from afjax.distributed.host_memory import peak_host_memory, return_freed_memory
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
+from afjax.tpu.program import count_work
 from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
@@ -49,10 +51,15 @@ class Prepared:
     def flops(self) -> float:
         """Number of floating-point operations in the program.
 
-        NaN if XLA does not report the number.
+        NaN if the program has loops and calls libraries, as on a GPU with ``scan_layers``: XLA counts the operations of
+        libraries, but the body of a loop only once.
         """
+        text = self.compiled.as_text() or ""
+        work = count_work(text)
+        if not work.uncounted:
+            return float(work.flops)
         analysis = self.compiled.cost_analysis()
-        return float(analysis["flops"]) if analysis else float("nan")
+        return float(analysis["flops"]) if analysis and " while(" not in text else math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from facts import has_facts
@@ -176,6 +177,18 @@ def test_peak_memory_is_in_bytes_on_every_platform(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(host_memory.sys, "platform", platform)
     assert host_memory.peak_host_memory() == 10**6 * scale
     assert bench.peak_memory_bytes() == 10**6 * scale
+
+
+def test_operations_of_a_loop_over_layers_are_counted_for_every_layer(tiny_trunk_folder: Path) -> None:
+    sizes: dict[str, Any] = {"num_adapters": 1, "batch_size": 2, "max_length": 8}
+    straight, loop = (
+        bench.prepare(
+            bench.Case(trunk=str(tiny_trunk_folder), method="adapter", mode="eval", scan_layers=scan_layers, **sizes)
+        ).flops
+        for scan_layers in (False, True)
+    )
+    # Within a loop, the last layer computes all tokens.
+    assert straight < loop < 2 * straight
 
 
 def test_nothing_is_printed_about_pytorch(tiny_trunk_folder: Path) -> None:
