@@ -162,20 +162,23 @@ def dense_slots(params: Tree, config: InDenseLayers, *, key: PRNGKeyArray | None
     Returns:
       ``{path: filled slot}``, where the path is the dense layer's path in the trunk.
     """
-    kind, can_merge = dense_kind(config), key is None or not config.has_dropout
+    kind, has_dropout = dense_kind(config), key is not None and config.has_dropout
 
     def dense_slot(name: DenseLayer) -> DenseSlot:
         block, dense_layer = DENSE_LAYERS[name]
         dense_params = params[block][dense_layer]
-        slot_key = named_key(key, block, dense_layer) if key is not None and config.has_dropout else None
 
-        def apply(layer: Tree, x: Array) -> Array:
+        def apply(layer: Tree, x: Array, *use: str) -> Array:
+            slot_key = None if key is None or not has_dropout else named_key(key, block, dense_layer, *use)
             return kind.apply(dense_params, config, name, layer, x, key=slot_key)
+
+        def apply_to_positions(layer: Tree, x: Array) -> Array:
+            return apply(layer, x, "positions")
 
         def merge(layer: Tree) -> Tree:
             return kind.merge(dense_params, config, name, layer)
 
-        return DenseSlot(apply, merge if can_merge else None)
+        return DenseSlot(apply, None, apply_to_positions) if has_dropout else DenseSlot(apply, merge)
 
     return {"/".join(DENSE_LAYERS[name]): dense_slot(name) for name in config.target_modules}
 

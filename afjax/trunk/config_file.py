@@ -81,7 +81,7 @@ _NUMBERS = {
 # Boolean fields of TrunkConfig.
 _FLAGS = ("attention_bias", "ffn_bias", "norm_bias")
 # Fields of transformers 5 that would override the corresponding fields of :func:`config_values`.
-_TRANSFORMERS_5 = ("layer_types", "rope_parameters")
+_TRANSFORMERS_5 = ("layer_types", "rope_parameters", "sliding_window")
 _ADVICE = "Fetch the trunk's config.json again, or correct it."
 
 

@@ -198,6 +198,11 @@ class AttentionBlock(nn.Module):
             outputs: Array = layers[name](inputs, slots.dense_layer(f"attention/{name}").apply)
             return outputs
 
+        def dense_layer_of_positions(name: str, inputs: Array) -> Array:
+            slot = slots.dense_layer(f"attention/{name}")
+            outputs: Array = layers[name](inputs, slot.apply_to_positions or slot.apply)
+            return outputs
+
         weights_key, head_size = dropout_keys.weights, config.head_size
         if relative is not None and config.relative_buckets is not None:
             weights_key, relative_key = split_key(weights_key, 2)
@@ -227,7 +232,7 @@ class AttentionBlock(nn.Module):
             context = first_token_attention(merged, x, config.num_heads, attend, more_scores)
         else:
             query, keys, values = dense_layer("query", queries), dense_layer("key", x), dense_layer("value", x)
-            projections = self._project(relative, dense_layer)
+            projections = self._project(relative, dense_layer_of_positions)
             pair_scores = None
             if projections is not None:
                 pair_scores = projections.first_token_scores if first_token_only else projections.scores

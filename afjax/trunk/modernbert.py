@@ -33,6 +33,9 @@ def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         for field, kind in ((_THETA, _GLOBAL), (_LOCAL_THETA, _LOCAL)):
             settings = _rotary_settings(values["rope_parameters"], kind, where)
             plain |= {field: settings["rope_theta"]} if "rope_theta" in settings else {}
+    # transformers 5 reads this field, the number of tokens on each side, in place of local_attention.
+    if values.get("sliding_window") is not None:
+        plain["local_attention"] = 2 * values["sliding_window"]
     # A null base means that layers with local attention use the base of the other layers.
     if plain.get(_LOCAL_THETA, 0) is None:
         plain[_LOCAL_THETA] = plain.get(_THETA, FAMILY.defaults["rotary_theta"])

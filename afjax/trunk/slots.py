@@ -58,10 +58,13 @@ class DenseSlot:
       apply: Computes the outputs ``[..., outputs]`` from the dense layer's parameters and its inputs ``[..., inputs]``.
       merge: Converts the dense layer's parameters to the parameters of a plain dense layer that computes the slot's
         outputs. None if there is no such layer, for example because of dropout.
+      apply_to_positions: Like ``apply``, but with its own dropout, for the embeddings of relative positions that
+        DeBERTa's layers also project. None if there is no dropout.
     """
 
     apply: Callable[[Tree, Array], Array]
     merge: Callable[[Tree], Tree] | None
+    apply_to_positions: Callable[[Tree, Array], Array] | None = None
 
 
 def _unchanged(params: Tree) -> Tree:

@@ -85,8 +85,10 @@ def load_tokenizer(folder: Path, vocab_size: int, type_vocab_size: int = 0) -> A
     """Loads the fast tokenizer of a trunk's folder. Code in the folder is not run.
 
     If the folder has a ``tokenizer.json``, the tokenizer has the normalizer, the pre-tokenizer, the post-processor and
-    the vocabulary of this file. A tokenizer of a general class, such as ``PreTrainedTokenizerFast``, returns token
-    types if the trunk has several, unless ``tokenizer_config.json`` lists the model's inputs.
+    the vocabulary of this file. As in transformers, a model-specific class takes the options about case, accents and
+    spaces from ``tokenizer_config.json`` or else from its own defaults. A tokenizer of a general class, such as
+    ``PreTrainedTokenizerFast``, returns token types if the trunk has several, unless ``tokenizer_config.json`` lists
+    the model's inputs.
 
     Args:
       folder: The trunk's folder.
@@ -220,8 +222,9 @@ def _match_file(tokenizer: Any, folder: Path, type_vocab_size: int) -> Any:
 
 
 def _copy_options(source: Any, target: Any) -> None:
-    """Copies the options of BERT's normalizer, because ``tokenizer_config.json`` decides about case and accents."""
+    """Copies the options that ``tokenizer_config.json`` decides: about case, accents, and a space before the text."""
     from tokenizers.normalizers import BertNormalizer
+    from tokenizers.pre_tokenizers import ByteLevel
 
     chosen, file = source.normalizer, target.normalizer
     if isinstance(chosen, BertNormalizer) and isinstance(file, BertNormalizer):
@@ -231,6 +234,9 @@ def _copy_options(source: Any, target: Any) -> None:
             strip_accents=chosen.strip_accents,
             lowercase=chosen.lowercase,
         )
+    splits, file_splits = source.pre_tokenizer, target.pre_tokenizer
+    if isinstance(splits, ByteLevel) and isinstance(file_splits, ByteLevel):
+        file_splits.add_prefix_space, file_splits.trim_offsets = splits.add_prefix_space, splits.trim_offsets
 
 
 def _read(load: Callable[[], T], folder: Path) -> T:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -108,3 +109,18 @@ def test_layer_masks_switch_the_adapters_of_relative_positions(
     np.testing.assert_allclose(found[:, 0], empty, atol=1e-4)
     np.testing.assert_allclose(found[:, 1], filled, atol=1e-4)
     np.testing.assert_allclose(found[:, 2], np.asarray(run(masks[2:]))[:, 0], atol=1e-4)
+
+
+def test_tokens_and_positions_have_their_own_dropout_masks() -> None:
+    config = LoraConfig(target_modules=("query",), rank=2, dropout=0.5)
+    generator = np.random.default_rng(0)
+    down, up = (jnp.asarray(generator.normal(size=shape), jnp.float32) for shape in ((12, 2), (2, 12)))
+    params = {"attention": {"query": {"down": {"kernel": down}, "up": {"kernel": up}}}}
+    layer = {"kernel": jnp.zeros((12, 12)), "bias": jnp.zeros(12)}
+    slot = dense_slots(params, config, key=jax.random.key(3))["attention/query"]
+    x = jnp.ones((1, 8, 12))
+    assert slot.apply_to_positions is not None
+    tokens, positions = slot.apply(layer, x), slot.apply_to_positions(layer, x)
+    assert not np.any(np.all(np.asarray(tokens == positions), axis=-1))
+    without = dense_slots(params, config)["attention/query"]
+    assert without.apply_to_positions is None

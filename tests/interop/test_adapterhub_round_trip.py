@@ -319,6 +319,8 @@ def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folder
 
     refused(r"LayerNorms.*adapter\.layer_norms", "adapters", dataclasses.asdict(AdapterConfig(layer_norms=True)))
     refused("kind pal", "adapters", {"kind": "pal"})
+    members = [{"name": f"{number}{'n' * 90}", "sha256": "0" * 64} for number in range(3)]
+    refused(r"3 adapters.*255", "fusion", dataclasses.asdict(FusionConfig()), adapters=members)
     with pytest.raises(UserError, match=r"pruned.*fusion\.kept"):
         fusion_settings(FusionConfig(kept=(((0,), (0,)),)), "a,b")
     task = dataclasses.asdict(TaskConfig(name="t", kind="multiple_choice"))

@@ -83,6 +83,11 @@ def test_layer_types_are_read(types: str, every: int) -> None:
     assert read(layer_types=layer_types(types)).global_every == every
 
 
+def test_sliding_window_replaces_local_attention() -> None:
+    assert read(sliding_window=8, local_attention=128).window == 16
+    assert read(sliding_window=None, local_attention=128).window == 128
+
+
 @pytest.mark.parametrize("types", ["ssfs", "ffss", "fsf", "fsfsf", ""])
 def test_irregular_layer_types_are_refused(types: str) -> None:
     assert has_facts(refusal(layer_types=layer_types(types)), "config.json", "layer_types", "4 layers")

@@ -14,10 +14,10 @@ import pytest
 import transformers
 from facts import has_facts
 from tokenizers import Tokenizer
-from tokenizers.models import Unigram
+from tokenizers.models import BPE, Unigram
 from tokenizers.normalizers import NFKC
-from tokenizers.pre_tokenizers import Metaspace
-from tokenizers.processors import TemplateProcessing
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace
+from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from afjax.data.tokenization import tokenize_rows
 from afjax.errors import UserError
@@ -253,6 +253,20 @@ def test_do_lower_case_also_overrides_the_normalizer_of_a_replaced_tokenizer(
     tokenizer = load_tokenizer(folder, vocab_size=10_000)
     assert type(tokenizer).__name__ != "BertTokenizer"
     assert tokenizer.tokenize("All some") == ["all" if do_lower_case else "[UNK]", "[UNK]"]
+
+
+def test_space_before_the_text_is_also_added_by_a_replaced_tokenizer(tmp_path: Path) -> None:
+    vocab = {"<s>": 0, "</s>": 1, "<pad>": 2, "<unk>": 3, "<mask>": 4, "a": 5, "\u0120a": 6, "\u0120": 7}
+    # The class has no unk_token in its model, so the file's tokenizer is used.
+    tokenizer = Tokenizer(BPE(vocab=vocab, merges=[("\u0120", "a")], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = RobertaProcessing(("</s>", 1), ("<s>", 0))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer", "add_prefix_space": true}')
+    loaded = load_tokenizer(tmp_path, vocab_size=10)
+    assert type(loaded).__name__ != "RobertaTokenizer"
+    assert loaded("a")["input_ids"] == [0, 6, 1]
 
 
 @pytest.mark.parametrize(

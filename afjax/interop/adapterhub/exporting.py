@@ -34,6 +34,8 @@ from afjax.model.stored import head_to_share
 from afjax.store import Artifact, Manifest
 
 Kind = Literal["adapter", "fusion", "head"]
+# Maximum length of a file name in bytes.
+_MAX_FILE_NAME = 255
 _FOLDERS: Mapping[Kind, str] = {"adapter": "adapters", "fusion": "fusion", "head": "heads"}
 
 
@@ -140,13 +142,19 @@ class _Writer:
     def fusion(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         """Writes a setup: a fusion, its adapters and its head."""
         loaded = self._load("fusion", name)
+        members = [str(member["name"]) for member in loaded.manifest.adapters]
+        fusion_name = ",".join(members)
+        if len(fusion_name.encode()) > _MAX_FILE_NAME:
+            raise UserError(
+                f'The fusion "{name}" cannot be exported: AdapterHub names a fusion\'s folder after its '
+                f"{len(members)} adapters, whose names have more than {_MAX_FILE_NAME} bytes together. Train it "
+                "with adapters that have shorter names."
+            )
         for problem in store.adapter_problems(self.store_folder, loaded.manifest):
             raise UserError(problem)
-        members = [str(member["name"]) for member in loaded.manifest.adapters]
         written = [part for member in members for part in self._adapter_without_head(member, folder / member)]
         config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
         trunk = loaded.manifest.trunk
-        fusion_name = ",".join(members)
         settings, tensors = write_fusion(
             config,
             loaded.params,
