@@ -136,7 +136,11 @@ def find_folders(folder: epath.Path, depth: int = 4) -> Iterator[tuple[str, epat
         if (folder / "store").is_dir():
             yield "store", folder / "store"
         return
-    if (folder / RECORD).exists() or (folder / TRAINED).exists():
+    if (folder / RECORD).exists():
+        yield "python", folder
+        return
+    # An earlier version wrote no record.
+    if (folder / TRAINED).exists():
         yield "python", folder
     if (folder / RUNS_TABLE).exists():
         yield "sweep", folder

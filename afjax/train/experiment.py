@@ -62,6 +62,7 @@ from afjax.train.workdir import (
     check_workdir,
     claim_workdir,
     find_store,
+    is_claimed,
     read_inputs,
     recorded_config,
     release_workdir,
@@ -142,14 +143,14 @@ def experiment_training(
         from_store = stored_sources(config, workdir, store_folder)
     check_same({"the adapters that the store has": ", ".join(from_store)})
     with all_hosts_or_raise():
-        recorded = read_inputs(workdir)
+        recorded = read_inputs(workdir) if is_claimed(workdir) else None
         check_stored(config, from_store, recorded, workdir, store_folder)
         read = sources_with_rows(config, from_store, recorded)
         tasks = _load_rows(config, read, store_folder, shared)
         tokenizer = shared_tokenizer(trunk, shared)
         check_experiment(config, tasks, trunk, tokenizer, workdir, store_folder, from_store)
         inputs = _inputs(config, tasks, trunk, [source.task for source in read], store_folder)
-        check_inputs(workdir, inputs)
+        check_inputs(workdir, recorded, inputs)
     check_same({"the config": json_digest(to_dict(config)), "the code": code_digest(), **inputs})
     check_shared(workdir, "workdir")
     check_shared(store_folder, "store")

@@ -118,7 +118,7 @@ def read_inputs(workdir: epath.Path) -> dict[str, str] | None:
     Raises:
       UserError: The file is damaged.
     """
-    return read_json(workdir / INPUTS, advice=RESTORE_ADVICE) if _is_claimed(workdir) else None
+    return read_json(workdir / INPUTS, advice=RESTORE_ADVICE)
 
 
 def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
@@ -127,14 +127,14 @@ def stored_inputs(inputs: Mapping[str, str]) -> list[str]:
     return [name.removeprefix(prefix) for name in inputs if name.startswith(prefix)]
 
 
-def check_inputs(workdir: epath.Path, inputs: Mapping[str, str]) -> None:
+def check_inputs(workdir: epath.Path, recorded: Mapping[str, str] | None, inputs: Mapping[str, str]) -> None:
     """Raises UserError if a workdir's run began with different rows or trunk.
 
     Args:
       workdir: The experiment's folder.
+      recorded: The inputs that the run began with; None for a new run.
       inputs: ``{name: digest or value}`` of everything that the experiment reads, except its config.
     """
-    recorded = read_inputs(workdir)
     if recorded is None:
         return
     changed, unchecked = input_differences(recorded, inputs)
@@ -206,7 +206,7 @@ def claim_workdir(
     Raises:
       UserError: The workdir cannot be written.
     """
-    is_new = not _is_claimed(workdir)
+    is_new = not is_claimed(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         recorded = _read_store(workdir)
@@ -234,13 +234,13 @@ def release_workdir(workdir: epath.Path) -> None:
             workdir.rmdir()
 
 
-def _is_claimed(workdir: epath.Path) -> bool:
+def is_claimed(workdir: epath.Path) -> bool:
     """Whether a run has begun. Its config is written last, so the other files without it are from a killed process."""
     return (workdir / CONFIG).exists()
 
 
 def _read_store(workdir: epath.Path) -> dict[str, Any]:
-    record = read_json(workdir / STORE, advice="delete it and pass --store") if _is_claimed(workdir) else None
+    record = read_json(workdir / STORE, advice="delete it and pass --store") if is_claimed(workdir) else None
     if record is None:
         return {}
     # isprintable also rejects text that the file system cannot encode.
