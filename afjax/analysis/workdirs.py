@@ -136,11 +136,7 @@ def find_folders(folder: epath.Path, depth: int = 4) -> Iterator[tuple[str, epat
         if (folder / "store").is_dir():
             yield "store", folder / "store"
         return
-    if (folder / RECORD).exists():
-        yield "python", folder
-        return
-    # An earlier version wrote no record.
-    if (folder / TRAINED).exists():
+    if (folder / RECORD).exists() or (folder / TRAINED).exists():
         yield "python", folder
     if (folder / RUNS_TABLE).exists():
         yield "sweep", folder
@@ -167,11 +163,13 @@ def find_experiments(workdir: epath.Path) -> list[ExperimentRecord]:
     if (workdir / CONFIG).exists() or (workdir / RECORD).exists():
         experiments = [_experiment(workdir, absolute(workdir).name)]
     else:
-        experiments = [
-            _experiment(folder, folder.relative_to(workdir).as_posix())
-            for kind, folder in find_folders(workdir)
-            if kind == "workdir" or (kind == "python" and (folder / RECORD).exists())
-        ]
+        folders: list[epath.Path] = []
+        for kind, folder in find_folders(workdir):
+            is_run = kind == "workdir" or (kind == "python" and (folder / RECORD).exists())
+            # A Python run's folder also has the folders of its parts.
+            if is_run and not any(folder.is_relative_to(outer) for outer in folders):
+                folders.append(folder)
+        experiments = [_experiment(folder, folder.relative_to(workdir).as_posix()) for folder in folders]
     if not any(experiment.results for experiment in experiments):
         started = f" ({len(experiments)} started)" if experiments else ""
         raise UserError(

@@ -113,16 +113,17 @@ def load_experiment(
         raise UnknownSettingError(error.path, error.key, (*error.known, *SHORTHANDS.get(part, ()))) from None
 
 
-def check_used(experiment: ExperimentConfig, overrides: Sequence[str]) -> None:
-    """Raises UserError if an override has no effect with the experiment's recipe.
+def check_used(experiments: Sequence[ExperimentConfig], overrides: Sequence[str]) -> None:
+    """Raises UserError if an override has no effect with any experiment's recipe.
 
-    Overrides of the adapter are not checked, because a sweep over partitions sets them for runs without adapters too.
+    Overrides of the adapter are not checked, because a sweep over partitions passes them to runs without adapters too.
     """
-    unused = {*experiment.unused_settings} - {"adapter"}
+    unused = set.intersection(*({*experiment.unused_settings} for experiment in experiments)) - {"adapter"}
     for override in overrides:
         setting = override.partition("=")[0]
         if setting.partition(".")[0] in unused:
-            raise UserError(f"--config.{setting} has no effect with recipe={experiment.recipe}; leave it out.")
+            recipes = ", ".join(dict.fromkeys(experiment.recipe for experiment in experiments))
+            raise UserError(f"--config.{setting} has no effect with recipe={recipes}; leave it out.")
 
 
 def _named(name: str, task: Any, *, needs_data: bool) -> Any:

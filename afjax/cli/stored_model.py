@@ -101,7 +101,7 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
     """
     import dataclasses
 
-    from afjax.data.sources.kinds import open_source
+    from afjax.data.sources.kinds import open_source, source_kind
     from afjax.tasks.by_name import find_task, read_task
     from afjax.tasks.load import load_split
 
@@ -136,6 +136,9 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
         data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="", train_rows=0)
     located = ("source", "train", "dev", "test", "dev_share", "train_rows")
     task = dataclasses.replace(model_task, **{name: getattr(data_task, name) for name in located})
+    if source_kind(task.source).fixed_splits:
+        # Earlier versions ignored these settings, and recorded them.
+        task = dataclasses.replace(task, train="", dev="", test="")
     if source.endswith(".toml") and not data_dir:
         task = _with_columns(task, data_task, source)
     # If the source names its labels, they must match the head's labels, which evaluate checks.

@@ -137,10 +137,10 @@ def plan(
     # Finding a trunk can take a second, and most runs of a sweep share one.
     pooling = functools.cache(find_pooling)
     seen: dict[str, str] = {}
-    unused = set(sweep.grid)
+    experiments = []
     for run in sweep.runs:
         experiment = load_experiment(config, [*overrides, *run.overrides], find_store=find_store)
-        unused &= {setting for setting in sweep.grid if setting.partition(".")[0] in experiment.unused_settings}
+        experiments.append(experiment)
         resolved = json.dumps(to_dict(experiment))
         if resolved in seen:
             raise UserError(f"{seen[resolved]} and {run.title} are the same experiment; leave one of them out.")
@@ -149,10 +149,12 @@ def plan(
         if recorded := recorded_config(folder):
             own_pooling = functools.partial(pooling, experiment.trunk)
             check_workdir(folder, choose_defaults(experiment, own_pooling, recorded))
-        else:
-            check_used(experiment, overrides)
-    for setting in sorted(unused):
-        if len(sweep.grid[setting]) > 1:
+    # A sweep that an earlier version began with such an override can be continued.
+    if not (workdir / SWEEP_RECORD).exists():
+        check_used(experiments, overrides)
+    for setting in sorted(sweep.grid):
+        is_unused = all(setting.partition(".")[0] in experiment.unused_settings for experiment in experiments)
+        if is_unused and len(sweep.grid[setting]) > 1:
             raise UserError(
                 f'No run uses the swept setting "{setting}" (recipe={experiment.recipe}, '
                 f"partition={experiment.partition}); leave it out, or give it a single value: --grid.{setting}=VALUE."

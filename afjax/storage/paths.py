@@ -95,13 +95,13 @@ def expanded(path: AnyPath) -> Path:
     """Expands ``~`` and ``~USER`` in a local path.
 
     Raises:
-      UserError: The user's home folder is unknown, the path contains an invalid character, or it was on an object store
+      UserError: The user's home folder is unknown, the path contains an invalid character, or it was on Cloud Storage
         before ``pathlib.Path`` removed one of its slashes.
     """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", os.fspath(path)):
+    if re.match("gs:/(?!/)", os.fspath(path)):
         raise UserError(
-            f"{path} has one slash after the colon, because pathlib.Path removes the other; pass a path on an object "
-            "store as a string or as an etils.epath.Path."
+            f"{path} has one slash after the colon, because pathlib.Path removes the other; pass a path on Cloud "
+            "Storage as a string or as an etils.epath.Path."
         )
     if "\0" in os.fspath(path):
         raise UserError(f"The path {os.fspath(path)!r} contains a NUL character; use a different path.")

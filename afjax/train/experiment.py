@@ -49,7 +49,7 @@ from afjax.train.inputs import shared_tokenizer
 from afjax.train.loop import Training, run_alone
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
-from afjax.train.record import adapter_input, trunk_inputs
+from afjax.train.record import adapter_input, has_checkpoint, trunk_inputs
 from afjax.train.results import Result, read_results, results_of
 from afjax.train.sequential import train_sequential
 from afjax.train.shared import ROWS, TRUNKS, Shared
@@ -185,9 +185,6 @@ def _claim(
     trained = [source.task.name for source in config.sources if source.task.name not in from_store]
     names += [(kind, name) for name in trained for kind in ("adapters", "heads")]
     is_new = claim_workdir(workdir, config, inputs, store_folder)
-    if not is_new:
-        # Another process may have claimed it with a different config since the first check.
-        check_workdir(workdir, config)
     try:
         store.reserve(store_folder, names, run=run_identifier(workdir), workdir=workdir)
     except UserError:
@@ -312,8 +309,9 @@ class _Experiment:
         with all_hosts_or_raise():
             earlier, kinds = read_results(folder), target_kinds(config)
             is_stored = all(set(config.artifact_names).issubset(store.names(self.store_folder, kind)) for kind in kinds)
-            has_trunk = not config.trains_trunk or (self.workdir / "trunk").exists()
-        if earlier and is_stored and has_trunk:
+            lacks_trunk = config.trains_trunk and not (self.workdir / "trunk").exists()
+            can_write_trunk = lacks_trunk and has_checkpoint(folder)
+        if earlier and is_stored and not can_write_trunk:
             note(
                 f"The run in {self.workdir} has already finished, so these are its stored results. To train again, "
                 "choose another --workdir."

@@ -204,9 +204,13 @@ def claim_workdir(
       Whether the workdir was new.
 
     Raises:
-      UserError: The workdir cannot be written.
+      UserError: The workdir cannot be written, or holds a run with a different config or store.
     """
     is_new = not is_claimed(workdir)
+    if not is_new:
+        # Another process may have claimed it since the first check.
+        check_workdir(workdir, config)
+        find_store(workdir, store_folder)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         recorded = _read_store(workdir)

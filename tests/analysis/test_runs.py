@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from etils import epath
 from facts import has_facts
 from made_runs import PRETRAINED, adapter, begin, experiment, finish, finish_all, finish_source, fusion
 
@@ -16,6 +17,7 @@ from afjax.analysis.methods import method_of
 from afjax.analysis.missing import command
 from afjax.analysis.runs import collect
 from afjax.analysis.tables import make_grid, make_table
+from afjax.analysis.workdirs import find_folders
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import make_parser
 from afjax.config.experiment import ExperimentConfig
@@ -140,6 +142,14 @@ def test_folders_of_runs_may_have_the_names_of_kinds(tmp_path: Path) -> None:
     found = collect([tmp_path])
     assert {record.method for record in found.records} == {"full", "head", "pfeiffer", "layernorm"}
     assert {record.own_parameters for record in found.records if record.task == "cb"} == {6}
+
+
+def test_store_in_the_folder_of_a_python_run_is_found(tmp_path: Path) -> None:
+    run = epath.Path(tmp_path) / "run"
+    (run / "store" / "heads" / "rte").mkdir(parents=True)
+    for path in (run / "run.json", run / "store" / "heads" / "rte" / "manifest.json"):
+        path.write_text("{}")
+    assert list(find_folders(run.parent)) == [("python", run), ("store", run / "store")]
 
 
 def test_run_parameters_come_from_the_store_named_in_its_workdir(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Built-in configs are found by name in a checkout and in a wheel, and commands list their settings."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -101,6 +102,22 @@ def test_override_without_effect_is_refused(
     sources = ["--config.sources={'entail': {'task': {'source': 'builtin:entail'}}}"] if recipe == "fusion" else []
     sentence = refused("train", f"--config={config}", *words, *sources)
     assert has_facts(sentence, f"--config.{setting.partition('=')[0]} ", f"recipe={recipe}")
+
+
+def test_sweep_refuses_overrides_that_no_run_uses(tmp_path: Path) -> None:
+    config, sampler = "single:task=entail", "sampling.sampler=square_root"
+
+    def planned(workdir: str, overrides: list[str]) -> Any:
+        return plan(config, overrides=overrides, grid=[], seeds="0,1", workdir=tmp_path / workdir)
+
+    with pytest.raises(UserError) as refused_sweep:
+        planned("new", [sampler])
+    assert has_facts(str(refused_sweep.value), "--config.sampling.sampler ", "recipe=single")
+    # A sweep that an earlier version began with such an override is continued.
+    (tmp_path / "old").mkdir()
+    record = {"config": config, "overrides": [sampler], "grid": {}, "seeds": [0, 1], "adapters": ""}
+    (tmp_path / "old" / "sweep.json").write_text(json.dumps(record))
+    assert planned("old", [sampler]).seeds == (0, 1)
 
 
 def test_sweep_accepts_a_builtin_config(write_rows: WriteRows, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A single CSV file serves for training, evaluation and prediction."""
 
+import dataclasses
 import importlib
 import io
 import json
@@ -229,3 +230,10 @@ def test_integer_labels_of_a_folder_with_another_order_are_refused(tmp_path: Pat
             rows_of(model, "dev", **place)
     (folder / "labels.json").write_text('["unacceptable", "acceptable"]')
     assert rows_of(model, "dev", source=str(folder)).labels.tolist() == [0, 1]
+
+
+def test_split_that_an_earlier_version_ignored_is_ignored_again() -> None:
+    task = TaskConfig(name="entail", source="builtin:entail")
+    rows = load_split(task, "dev")
+    model = SimpleNamespace(task=dataclasses.replace(task, dev="mine.csv"), labels=rows.label_names)
+    assert rows_of(model, "dev").digest() == rows.digest()

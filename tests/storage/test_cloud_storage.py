@@ -650,6 +650,8 @@ def test_bucket_in_a_pathlib_path_is_refused() -> None:
     """``pathlib.Path`` turns ``gs://bucket`` into the local path ``gs:/bucket``."""
     with pytest.raises(UserError, match="gs:/bucket/run"):
         paths.open_path(Path("gs://bucket/run"))
+    # Sources have schemes too.
+    assert str(paths.open_path("tfds:/data/rte")) == "tfds:/data/rte"
 
 
 def test_local_paths_are_unchanged(tmp_path: Path) -> None:

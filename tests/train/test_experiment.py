@@ -176,10 +176,14 @@ def test_incomplete_claim_of_a_workdir_does_not_bind_the_next_run(
     assert store.names(tmp_path / "second", "adapters") == ["other"]
 
 
+@pytest.mark.parametrize(
+    ("seed", "facts"),
+    [(0, ("a different config", "seed: 5 ", " 0 ")), (5, ("began with the store", "first", "second"))],
+)
 def test_workdir_that_another_process_claims_meanwhile_is_refused(
-    single: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    single: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, facts: tuple[str, ...]
 ) -> None:
-    run_experiment(single(seed=5), workdir=tmp_path / "other")
+    run_experiment(single(seed=5), workdir=tmp_path / "other", store_folder=tmp_path / "first")
     claim = experiment.claim_workdir
 
     def copy_and_claim(*args: Any) -> bool:
@@ -188,8 +192,9 @@ def test_workdir_that_another_process_claims_meanwhile_is_refused(
 
     monkeypatch.setattr(experiment, "claim_workdir", copy_and_claim)
     with pytest.raises(UserError) as refused:
-        run_experiment(single(), workdir=tmp_path / "run")
-    assert has_facts(str(refused.value), "a different config", "seed: 5 ", " 0 ")
+        run_experiment(single(seed=seed), workdir=tmp_path / "run", store_folder=tmp_path / "second")
+    assert has_facts(str(refused.value), *facts)
+    assert contents(tmp_path / "run") == contents(tmp_path / "other")
 
 
 def test_workdir_with_another_config_is_refused_with_the_difference(single: MakeConfig, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> None:
                 "settings, override them, as in --config.trunk=bert-large or --config.train.batch_size=64."
             )
         experiment = load_experiment(arguments.config, arguments.overrides, reads_rows=False)
-        check_used(experiment, arguments.overrides)
+        check_used([experiment], arguments.overrides)
         planned = plan.plan_experiment(experiment)
     else:
         for name, method in (("num_adapters", "fusion"), ("num_tasks", "pals")):

@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from afjax.distributed import hosts
     from afjax.distributed.preemption import stopping_between_runs
     from afjax.train.experiment import run_experiment
-    from afjax.train.workdir import find_store, recorded_config
+    from afjax.train.workdir import find_store, is_claimed
 
     several = (arguments.coordinator_address, arguments.num_processes, arguments.process_id)
     # Handle SIGTERM after joining the job, because joining installs JAX's own handler.
@@ -73,8 +73,8 @@ def _run(arguments: argparse.Namespace) -> None:
                 find_store=lambda: find_store(open_path(arguments.workdir), arguments.store),
             )
             # A run that an earlier version began with such an override can be resumed.
-            if not recorded_config(open_path(arguments.workdir)):
-                check_used(config, arguments.overrides)
+            if not is_claimed(open_path(arguments.workdir)):
+                check_used([config], arguments.overrides)
         set_up_libraries()
         with explained_memory_error():
             results = run_experiment(
