@@ -96,12 +96,17 @@ def test_task_without_data_must_be_builtin(refused: Refused, tmp_path: Path) -> 
     ],
 )
 def test_override_without_effect_is_refused(
-    config: str, setting: str, recipe: str, refused: Refused, tmp_path: Path
+    config: str, setting: str, recipe: str, refused: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"--config.{setting}", f"--workdir={tmp_path / 'run'}"]
     sources = ["--config.sources={'entail': {'task': {'source': 'builtin:entail'}}}"] if recipe == "fusion" else []
     sentence = refused("train", f"--config={config}", *words, *sources)
     assert has_facts(sentence, f"--config.{setting.partition('=')[0]} ", f"recipe={recipe}")
+    # A run that an earlier version began with such an override is not refused for it.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    assert main(["train", f"--config={config}", *words, *sources]) == 2
+    assert "a different config" in capsys.readouterr().err
 
 
 def test_sweep_refuses_overrides_that_no_run_uses(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from afjax.cli.explain import explain, explained_memory_error
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import settings_text
 from afjax.cli.stored_model import set_up_libraries
+from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, open_path
 
 EXAMPLE = """\
@@ -72,9 +73,12 @@ def _run(arguments: argparse.Namespace) -> None:
                 arguments.overrides,
                 find_store=lambda: find_store(open_path(arguments.workdir), arguments.store),
             )
-            # A run that an earlier version began with such an override can be resumed.
-            if not is_claimed(open_path(arguments.workdir)):
+            try:
                 check_used([config], arguments.overrides)
+            except UserError:
+                # A run that an earlier version began with such an override can be resumed.
+                if not is_claimed(open_path(arguments.workdir)):
+                    raise
         set_up_libraries()
         with explained_memory_error():
             results = run_experiment(
