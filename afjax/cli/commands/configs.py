@@ -9,7 +9,7 @@ from typing import Any
 
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import default_text
-from afjax.display.terminal import fitted, page_width, wrapped
+from afjax.display.terminal import fitted, page_width, terminal_width, wrapped
 
 EXAMPLE = """\
 examples:
@@ -48,7 +48,7 @@ def show_lines(given: str) -> list[str]:
       UserError: The config does not exist or fails.
     """
     path, docstring, arguments = _described(given)
-    return [*docstring.splitlines(), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]
+    return [*_paragraphs(docstring), "", "arguments:", *_wrapped(arguments), "", f"file: {path}"]
 
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
@@ -61,6 +61,22 @@ def _described(given: str) -> tuple[Path, str, list[str]]:
         default = parameter.default
         arguments.append(name if default is inspect.Parameter.empty else f"{name}={default_text(default)}")
     return path, inspect.cleandoc(get_config.__globals__.get("__doc__") or "(no docstring)"), arguments
+
+
+def _paragraphs(docstring: str) -> list[str]:
+    """Splits a docstring into lines that fit the terminal.
+
+    On a narrow terminal, prose is rewrapped, but commands and tables are not.
+    """
+    width = terminal_width(sys.stdout)
+    if width is None or max(map(len, docstring.splitlines())) <= width:
+        return docstring.splitlines()
+    lines: list[str] = []
+    for paragraph in docstring.split("\n\n"):
+        # Double spaces separate the columns of tables.
+        is_prose = not any(line.startswith(("afjax ", " ")) or "  " in line for line in paragraph.splitlines())
+        lines += ["", *(wrapped(paragraph, width, "") if is_prose else paragraph.splitlines())]
+    return lines[1:]
 
 
 def _wrapped(items: Sequence[str]) -> list[str]:
