@@ -197,7 +197,12 @@ def to_adapterhub(python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray]
         trunk,
         afjax.TaskConfig(name="fusion"),
         {"train": rows, "dev": rows},
-        afjax.FusionMethod(adapters=FUSED_TO_ADAPTERHUB, store=store, fusion=afjax.FusionConfig(temperature=2.0)),
+        afjax.FusionMethod(
+            adapters=FUSED_TO_ADAPTERHUB,
+            store=store,
+            fusion=afjax.FusionConfig(temperature=2.0),
+            head=afjax.HeadConfig(pooling="first"),
+        ),
         workdir=work / "runs/fusion",
         config=settings,
         options=afjax.RunOptions(name="fusion"),
