@@ -96,7 +96,11 @@ def check_run(folder: epath.Path, spec: RunSpec) -> PaddedLengths | None:
 
 
 def _compare(folder: epath.Path, spec: RunSpec) -> tuple[PaddedLengths | None, list[str]]:
-    """Compares a folder's run with a call, like :func:`check_run`, and also returns what could not be compared."""
+    """Compares a folder's run with a call, like :func:`check_run`.
+
+    Returns:
+      The result of :func:`check_run`, and the names of settings and inputs that an earlier version did not record.
+    """
     record = _read_record(folder)
     differences = setting_differences(record["settings"], spec.settings) if record["settings"] else []
     changed, unchecked = input_differences(record["inputs"], spec.inputs)
@@ -163,7 +167,7 @@ def claim_run(folder: epath.Path, spec: RunSpec, lengths: PaddedLengths, *, over
       overwrite: Whether to discard an existing run in the folder.
 
     Returns:
-      The inputs to store in the run's checkpoints: those of ``spec``, and the digest of the record.
+      The inputs to store in the run's checkpoints: ``spec.inputs`` and the digest of the record.
 
     Raises:
       UserError: The folder cannot be written, another process is training in it, or it now holds a different run.

@@ -198,7 +198,7 @@ class Stack:
 
 
 def _values(run: SingleRun, state: State) -> tuple[list[Array], Tree, Array]:
-    """Returns what a slot holds."""
+    """Returns the contents of a slot: the state's leaves, the frozen parameters and the key."""
     return jax.tree.leaves(state), without_trunk(run.frozen), run.key
 
 

@@ -239,7 +239,10 @@ def release_workdir(workdir: epath.Path) -> None:
 
 
 def is_claimed(workdir: epath.Path) -> bool:
-    """Whether a run has begun. Its config is written last, so the other files without it are from a killed process."""
+    """Whether a run has begun in a workdir.
+
+    The config is written last, so a workdir without it holds at most the files of a process that was killed.
+    """
     return (workdir / CONFIG).exists()
 
 

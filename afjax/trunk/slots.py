@@ -59,7 +59,7 @@ class DenseSlot:
       merge: Converts the dense layer's parameters to the parameters of a plain dense layer that computes the slot's
         outputs. None if there is no such layer, for example because of dropout.
       apply_to_positions: Like ``apply``, but with its own dropout, for the embeddings of relative positions that
-        DeBERTa's layers also project. None if there is no dropout.
+        DeBERTa's layers also project. None without dropout.
     """
 
     apply: Callable[[Tree, Array], Array]

@@ -215,7 +215,7 @@ def check_separator(place: str, values: list[str], *, tabs: bool) -> None:
 def drop_blank_lines(lines: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
     """Drops lines without values. In a table with one column, only those at the start and the end are dropped.
 
-    Between the rows of such a table, a blank line is a row whose value is empty.
+    Elsewhere in such a table, a blank line is an empty value.
     """
     num_columns = 0
     blank: list[int] = []
