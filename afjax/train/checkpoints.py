@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -20,6 +21,9 @@ from afjax.trees import Tree
 
 # Upper bound on the bytes that Orbax writes in addition to the arrays.
 ORBAX_FILES = 1_000_000
+
+# Longest time in seconds to wait for each of Orbax's other threads after a save failed.
+WRITES_TIMEOUT = 10.0
 
 
 class RunCheckpoints:
@@ -145,12 +149,22 @@ class RunCheckpoints:
         with self._quiet:
             if kind is None:
                 with self._explained_write_errors():
-                    self._manager.close()
+                    self._close()
             # After an error, closing would wait for a save that the other hosts may never finish.
             elif not several_hosts() or not self._manager.is_saving_in_progress():
                 # A failed background save must not replace the block's error, which may be an interrupt.
                 with contextlib.suppress(Exception):
-                    self._manager.close()
+                    self._close()
+
+    def _close(self) -> None:
+        try:
+            self._manager.close()
+        finally:
+            # If one of a save's threads failed, the others still write, and print tracebacks when they fail.
+            # (The join of Orbax's own class would raise their errors.)
+            for thread in threading.enumerate():
+                if type(thread).__module__.startswith("orbax."):
+                    threading.Thread.join(thread, WRITES_TIMEOUT)
 
 
 @contextlib.contextmanager

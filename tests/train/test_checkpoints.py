@@ -1,6 +1,7 @@
 """Checkpoints that cannot be written."""
 
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,3 +42,4 @@ def test_failed_background_save_is_explained_and_does_not_replace_another_error(
         assert raised.value is error
     else:
         assert str(tmp_path) in str(raised.value)
+    assert not [thread for thread in threading.enumerate() if type(thread).__module__.startswith("orbax.")]
