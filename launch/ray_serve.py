@@ -12,7 +12,7 @@ startup. To serve adapters that were added later, run `serve run` or `serve depl
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from ray import serve
 
 from afjax.cli.stored_model import load_recorded_trunk
@@ -34,6 +34,8 @@ class Settings(BaseModel):
       predict_all: Whether to serve ``POST /predict_all``, as with ``afjax serve --predict_all``.
       allowed_hosts: Additional host names to accept in the ``Host`` header, separated by commas.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     store: str
     trunk: str = ""
@@ -67,6 +69,7 @@ def build(settings: Settings) -> serve.Application:
         name="afjax",
         num_replicas=settings.replicas,
         ray_actor_options=resources,
-        # Send a replica only as many requests as its queue can hold. Ray Serve queues the rest.
+        # Ray Serve queues further requests. A replica's queue holds this many rows, so some requests of many rows get
+        # status 429, but a lower limit would make batches of small requests small.
         max_ongoing_requests=ServerConfig().max_queue,
     ).bind()

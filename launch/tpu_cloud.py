@@ -32,17 +32,21 @@ MAX_DELETE_TRIES = 20
 
 # Patterns of gcloud errors, and advice for each. The first matching pattern is used.
 ADVICE = (
-    (r"auth login|[Rr]eauth|active account|invalid_grant", "gcloud is not logged in; run `gcloud auth login`."),
+    # (gcloud also ends other errors with "which is the active account".)
+    (
+        r"auth login|[Rr]eauth|not currently have an active account|invalid_grant",
+        "gcloud is not logged in; run `gcloud auth login`.",
+    ),
     (
         r"SERVICE_DISABLED|API has not been used|it is disabled",
         "the Cloud TPU API is disabled in this project; run `gcloud services enable tpu.googleapis.com`.",
     ),
     (
-        r"Location \S+ is not found|may not exist",
+        r"Location \S+ is not found|Permission denied on \S+ \(or it may not exist",
         "this zone has no TPUs, or none for this project; choose a different --zone.",
     ),
     (
-        r"PERMISSION_DENIED|not have permission",
+        r"PERMISSION_DENIED|not have permission|Permission \S+ denied",
         "this account may not use TPUs in this project; ask a project administrator to grant it the role "
         "roles/tpu.admin, or choose a different --project.",
     ),

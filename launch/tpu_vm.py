@@ -455,11 +455,16 @@ def check_command(arguments: argparse.Namespace) -> None:
 
 
 def check_source(arguments: argparse.Namespace) -> None:
-    """Raises LaunchError if the source is not a checkout.
+    """Raises LaunchError if the source is not a checkout, or if a revision is given although it is one.
 
     This check runs before a slice is created and starts to cost money.
     """
     if arguments.action in (setup, babysit) and not is_url(arguments.source):
+        if arguments.git_revision:
+            raise LaunchError(
+                f"--git_revision is {arguments.git_revision}, but --source is {arguments.source}, which is not a URL; "
+                "give a URL, or check out this revision and leave out --git_revision."
+            )
         tracked_files(Path(arguments.source))
 
 

@@ -20,6 +20,9 @@ running() { ! flock --shared --nonblock lock true; }
 
 # setup EXTRAS [GIT_URL [REVISION]]: installs afjax from a git repository, or by default from ~/afjax-source.tar.gz.
 setup() {
+  # tpu_vm.py may ask again after ssh failed, while the first setup continues.
+  exec 8>setup_lock
+  flock 8
   if running; then tell busy; return; fi
   set -e -E -o pipefail
   trap "tell failed" ERR
@@ -48,6 +51,7 @@ setup() {
 
 # start RUN_ID COMMAND: starts the command. {worker} in it is replaced by the worker's index.
 start() {
+  flock --shared setup_lock true
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
   # A known id means that an earlier attempt started the command, but its answer was lost.
   if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi

@@ -30,8 +30,7 @@ def main(arguments: list[str]) -> int:
         group, verb, name, *flags = arguments[2:]
         planned = cloud["errors"].get(f"{group} {verb}", [])
         if planned and (error := planned.pop(0)):
-            print(f"ERROR: (gcloud.compute.tpus.{group}.{verb}) {error}", file=sys.stderr)
-            return 1
+            return api_error(f"(gcloud.compute.tpus.{group}.{verb}) {error}")
         if f"{group} {verb}" in cloud["answers"]:
             print(cloud["answers"][f"{group} {verb}"])
             return 0
@@ -49,8 +48,7 @@ def create(cloud: dict, group: str, name: str, flags: list[str]) -> int:
     assert group == "queued-resources"
     assert f"--node-id={name}" in flags
     if cloud["request"]:
-        print("ERROR: (gcloud.x) ALREADY_EXISTS: Resource already exists", file=sys.stderr)
-        return 1
+        return api_error("(gcloud.x) ALREADY_EXISTS: Resource already exists")
     cloud["request"] = cloud["grants"].pop(0) if len(cloud["grants"]) > 1 else cloud["grants"][0]
     if cloud["request"][-1] == "ACTIVE":
         cloud["node"] = "READY"
@@ -136,8 +134,14 @@ def delete_workers(cloud: dict) -> None:
 
 
 def not_found(kind: str, name: str) -> int:
+    return api_error(f"(gcloud.x) NOT_FOUND: Resource 'projects/p/locations/z/{kind}/{name}' was not found")
+
+
+def api_error(message: str) -> int:
     print(
-        f"ERROR: (gcloud.x) NOT_FOUND: Resource 'projects/p/locations/z/{kind}/{name}' was not found", file=sys.stderr
+        f"ERROR: {message} This command is authenticated as me@example.com which is the active account specified by "
+        "the [core/account] property.",
+        file=sys.stderr,
     )
     return 1
 

@@ -4,6 +4,7 @@ The fake gcloud runs the commands of the workers locally.
 """
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -447,6 +448,14 @@ def test_source_that_is_not_a_checkout_is_refused(
     assert not (cloud.folder / "calls.jsonl").exists()
 
 
+@pytest.mark.parametrize("arguments", [("setup",), ("babysit", *SPOT)], ids=["setup", "babysit"])
+def test_revision_without_a_url_is_refused(cloud: Cloud, arguments: tuple[str, ...]) -> None:
+    command = ("--", *TRAIN) if arguments[0] == "babysit" else ()
+    message = cloud.refused(*arguments, "--git_revision=v9", *command)
+    assert "--git_revision is v9, but --source is" in message
+    assert not (cloud.folder / "calls.jsonl").exists()
+
+
 def test_setup_without_git_is_refused(cloud: Cloud, tmp_path: Path) -> None:
     cloud.environment["PATH"] = str(tmp_path)
     assert "git is not installed" in cloud.refused("setup", f"--source={tmp_path}")
@@ -469,6 +478,7 @@ def test_gcloud_output_that_is_not_a_json_object_is_refused(cloud: Cloud, call: 
         ("RESOURCE_EXHAUSTED: There is no more capacity in the zone", "no such slice is available in this zone"),
         ("PERMISSION_DENIED: The caller does not have permission", "roles/tpu.admin"),
         ("Permission denied on 'locations/mars-a' (or it may not exist).", "choose a different --zone"),
+        ("Permission 'tpu.nodes.create' denied on resource 'x' (or it may not exist).", "roles/tpu.admin"),
         (
             "PERMISSION_DENIED: Cloud TPU API has not been used in project 1 before or it is disabled.",
             "services enable",
@@ -597,6 +607,32 @@ def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
     set_up.run("run", "--", *TRAIN, *arguments)
     set_up.wait_for_end()
     assert set_up.runs(0) == set_up.runs(1) == [[*TRAIN[1:], *arguments]]
+
+
+def test_setup_and_run_wait_for_a_setup_that_outlived_its_ssh_connection(set_up: Cloud) -> None:
+    lock = set_up.folder / "worker-1" / "afjax-job" / "setup_lock"
+    waiter = [["flock", "8"], ["flock", "--shared", "setup_lock", "true"]]
+    for action in (("setup",), ("run", "--", *TRAIN)):
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with subprocess.Popen(
+                set_up.command(*action), env=set_up.environment, stderr=subprocess.DEVNULL
+            ) as waiting:
+                set_up.wait_for(lambda: waiting.poll() is not None or any(is_running(words) for words in waiter))
+                assert waiting.poll() is None
+                fcntl.flock(file, fcntl.LOCK_UN)
+        assert waiting.returncode == 0
+    set_up.wait_for_end()
+    assert len(set_up.runs(0)) == len(set_up.runs(1)) == 1
+
+
+def is_running(words: list[str]) -> bool:
+    """Whether a process has this command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().decode(errors="replace").split("\0")[:-1] == words:
+                return True
+    return False
 
 
 def test_worker_in_a_command_is_replaced_by_the_workers_number(set_up: Cloud) -> None:
