@@ -87,8 +87,10 @@ def pal(
             f"x has the shape {x.shape} and mask has the shape {mask.shape}; they must be [batch, length, hidden_size] "
             "and [batch, length]."
         )
-    check_dense(params, "encode", x.shape[-1])
-    check_dense(params, "decode", params["encode"]["kernel"].shape[1], x.shape[-1])
+    check_dense(params, "encode", x.shape[-1], config.size)
+    check_dense(params, "decode", config.size, x.shape[-1])
+    for name in ("query", "key", "value"):
+        check_dense(params.get("attention", {}), name, config.size, config.size)
     rate = dropout_rate if config.dropout is None else config.dropout
     present = mask.astype(bool)
     inner = _attention(params, config, x, present, num_queries=x.shape[1], dropout_rate=rate, key=key)

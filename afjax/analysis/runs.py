@@ -24,7 +24,7 @@ from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.storage.json_files import read_json
+from afjax.storage.json_files import read_existing_json
 from afjax.storage.paths import check_readable, is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
@@ -167,6 +167,7 @@ class _Stores:
         adapter = from_dict(Adapter, manifest.config, "adapter") if manifest.kind == "adapters" else None
         has_head = manifest.name in store.names(folder, "heads")
         head = store.read_manifest(folder, "heads", manifest.name).num_parameters if has_head else 0
+        trunk = manifest.trunk_with("sha256", "name")
         return RunRecord(
             task_config=task,
             method="fusion" if adapter is None else architecture_name(adapter),
@@ -175,9 +176,9 @@ class _Stores:
             adapter=adapter,
             adapters={} if adapter is not None else self.adapters(str(folder), manifest),
             own_parameters=manifest.num_parameters + head,
-            trunk=manifest.trunk["sha256"],
-            trunk_name=manifest.trunk["name"],
-            trunk_parameters=trunk_size(manifest.trunk["name"], None),
+            trunk=trunk["sha256"],
+            trunk_name=trunk["name"],
+            trunk_parameters=trunk_size(trunk["name"], None),
             folder=folder,
             store=str(folder),
         )
@@ -197,11 +198,13 @@ def _readable(folder: epath.Path) -> list[epath.Path]:
 
 # Reading a workdir
 
+_ADVICE = "leave this workdir out, or retrain it"
+
 
 def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
     """Reads a workdir's runs: the target run on each task, and a fusion's sources."""
     config = _read_config(workdir / CONFIG)
-    inputs = _read_json(workdir / INPUTS)
+    inputs = read_existing_json(workdir / INPUTS, advice=_ADVICE, constants=True)
     if not isinstance(inputs.get("the trunk"), str):
         raise UserError(f'{workdir / INPUTS} is damaged (it has no entry "the trunk"); leave {workdir} out.')
     runs = [(config, workdir / TARGET)]
@@ -234,7 +237,8 @@ def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
 
 def _read_config(path: epath.Path) -> ExperimentConfig:
     try:
-        return from_dict(ExperimentConfig, _read_json(path), str(path))
+        values = read_existing_json(path, advice=_ADVICE, constants=True)
+        return from_dict(ExperimentConfig, values, str(path))
     except UserError as error:
         # Errors about conflicting settings do not name the file.
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
@@ -338,11 +342,3 @@ def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:
         for name, value in metrics.items()
         if isinstance(value, int | float) and math.isfinite(value) and name not in ("step", "mse")
     }
-
-
-def _read_json(path: epath.Path) -> Any:
-    advice = "leave this workdir out, or retrain it"
-    content = read_json(path, advice=advice, constants=True)
-    if content is None:
-        raise UserError(f"{path} does not exist; {advice}.")
-    return content

@@ -103,7 +103,7 @@ def _stored_side(
     model = load_task_model(
         moved.store_folder,
         load_trunk(moved.trunk or recorded_trunk(moved.store_folder, folder, name)),
-        head=head or name,
+        head=name if kind == "head" else head or "",
         adapter=adapter,
         fusion=fusion,
         allow_mismatch=allow_mismatch,

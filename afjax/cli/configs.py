@@ -17,7 +17,7 @@ from afjax.config.experiment import ExperimentConfig, check_distinct
 from afjax.config.flags import parse_value
 from afjax.config.from_dict import UnknownSettingError, field_types, from_dict, to_dict
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.json_files import read_json
+from afjax.storage.json_files import read_existing_json
 from afjax.storage.paths import expanded, open_path
 from afjax.tasks.by_name import find_task, known_task, task_from_source
 
@@ -338,9 +338,7 @@ def _read_config(path: epath.Path, arguments: Mapping[str, str]) -> dict[str, An
     if arguments:
         raise UserError(f"The config {path} takes no arguments; use --config={path} --config.SETTING=VALUE.")
     advice = "pass a workdir's config.json, or a Python file"
-    values = read_json(path, advice=advice)
-    if values is None:
-        raise UserError(f"The config {path} does not exist; pass a Python file, or a workdir's config.json.")
+    values = read_existing_json(path, advice=advice)
     return _by_task_name(values, f"The config {path} is not a workdir's config.json", advice)
 
 

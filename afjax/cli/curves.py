@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from afjax.cli.parsers import add_source_flags, local_file
+from afjax.cli.parsers import add_source_flags, add_split_flag, local_file
 from afjax.display.terminal import print_line
 from afjax.storage.writing import csv_text, write_output
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_curve_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags for the rows to score and the output file."""
     add_source_flags(parser)
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    add_split_flag(parser)
     parser.add_argument("--output", type=local_file, help="CSV file for the curve")
 
 

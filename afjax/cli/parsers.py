@@ -98,11 +98,23 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add_stored_model_flags(parser)
+    add_batch_flag(parser)
+
+
+def add_batch_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
 
 
-def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
+def add_split_flag(parser: argparse.ArgumentParser, purpose: str = "score") -> None:
+    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help=f"the rows to {purpose} (dev)")
+
+
+def add_store_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+
+
+def add_stored_model_flags(parser: argparse.ArgumentParser) -> None:
+    add_store_flag(parser)
     add_trunk_flag(parser)
     parser.add_argument("--adapter", default="", help="name of the adapter")
     parser.add_argument("--fusion", default="", help="name of the fusion, instead of an adapter")

@@ -36,6 +36,7 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
         that its adapter's task needs; all names are null; or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
+    kept = [kept_fields(origin, row, keep) for origin, row in rows]
     names = [_name(origin, row) for origin, row in rows]
     distinct = list(dict.fromkeys(name for name in names if name is not None))
     if not distinct:
@@ -45,9 +46,8 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
     inputs = [pick_task_input(origin, row, task) for (origin, row), task in zip(rows, tasks, strict=True)]
     _note_blank_rows(inputs)
     predictions = routed.predict(inputs, names)
-    lines = []
-    for number, ((origin, row), prediction) in enumerate(zip(rows, predictions, strict=True)):
-        lines.append(prediction_line(kept_fields(origin, row, keep), prediction, number))
+    outputs = zip(kept, predictions, strict=True)
+    lines = [prediction_line(fields, prediction, number) for number, (fields, prediction) in enumerate(outputs)]
     write_lines(arguments.output, lines)
 
 
@@ -66,6 +66,7 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         that an adapter's task needs, or a model cannot be loaded.
     """
     rows = list(rows_of_input(arguments.input, arguments.input_format))
+    kept = [kept_fields(origin, row, keep) for origin, row in rows]
     given = split_names(arguments.all)
     names = given or servable_names(arguments.store)
     routed = _load(arguments, names)
@@ -77,16 +78,17 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         if given:
             raise
         raise UserError(f"{error}{_named_adapters(rows, groups)}") from None
-    _note_blank_rows(inputs_per_group[0])
+    for inputs in inputs_per_group:
+        _note_blank_rows(inputs)
     predictions: list[dict[str, Any]] = [{} for _ in rows]
     for group, inputs in zip(groups, inputs_per_group, strict=True):
         own_predictions = routed.predict_all(inputs, [task.name for task in group])
         for row_predictions, own in zip(predictions, own_predictions, strict=True):
             row_predictions.update(own)
     lines = []
-    for number, ((origin, row), own) in enumerate(zip(rows, predictions, strict=True)):
+    for number, (fields, own) in enumerate(zip(kept, predictions, strict=True)):
         in_order = {name: own[name] for name in names}
-        lines.append(prediction_line(kept_fields(origin, row, keep), {"predictions": in_order}, number))
+        lines.append(prediction_line(fields, {"predictions": in_order}, number))
     write_lines(arguments.output, lines)
 
 

@@ -59,7 +59,7 @@ def _setting(field: Any, hint: Any, path: str) -> str:
         names = [f"{partition}: {rate:g}" for partition, rate in LEARNING_RATES.items()]
     if path == "head.pooling":
         # The default depends on the trunk.
-        names += [f"default: the trunk's own pooling for {', '.join(sorted(POOL_LIKE_TRUNK))}; otherwise first"]
+        names += [f"default: the trunk's own pooling for {', '.join(POOL_LIKE_TRUNK)}; otherwise first"]
     allowed = f"  ({', '.join(names)})" if names else ""
     default = "" if field.default is dataclasses.MISSING else default_text(field.default)
     return f"{path}={default}{allowed}"

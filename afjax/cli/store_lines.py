@@ -66,7 +66,7 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
         problems = store.problems(path, kind, name)
         all_intact = all_intact and not problems
         lines.append(f"{kind}/{name}: {' '.join(problems) or 'ok'}")
-    return lines or ["The store is empty."], all_intact
+    return _printable(lines) or ["The store is empty."], all_intact
 
 
 def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:

@@ -113,8 +113,8 @@ def run_sweep(
             raise
         except OSError as error:
             raise UserError(
-                f"The workdir {workdir} cannot be written ({error_text(error)}); free up space or choose another "
-                "--workdir."
+                f"The sweep {workdir} stopped ({error_text(error)}). If the workdir cannot be written, free up space "
+                "or choose another --workdir."
             ) from None
     return progress.outcomes
 

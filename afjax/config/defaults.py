@@ -5,8 +5,9 @@ The measurements are in docs/defaults.md.
 
 import types
 from collections.abc import Mapping
+from typing import get_args
 
-from afjax.config.values import Partition, Pooling
+from afjax.config.values import TRAINS_LAYERS, Partition, Pooling
 
 LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
     {
@@ -19,9 +20,9 @@ LEARNING_RATES: Mapping[Partition, float] = types.MappingProxyType(
         "adapter+trunk": 1e-4,
     }
 )
-# Partitions whose heads use the pretrained trunk's pooling. The other partitions train the trunk's layers, which can
+# Partitions that do not train the trunk's layers. Their heads use the pretrained trunk's pooling. Trained layers can
 # learn to aggregate the row into its first token.
-POOL_LIKE_TRUNK: frozenset[Partition] = frozenset({"head", "adapter", "fusion", "layernorm"})
+POOL_LIKE_TRUNK: tuple[Partition, ...] = tuple(name for name in get_args(Partition) if name not in TRAINS_LAYERS)
 
 # Defaults of earlier versions, used to resume their runs and load their heads.
 FORMER_LEARNING_RATE = 1e-4

@@ -25,7 +25,7 @@ from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.json_files import read_json
+from afjax.storage.json_files import read_existing_json
 
 _NUMBERED = re.compile(r"[^\W\d]*([0-9]{1,9})[^\W\d]*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
@@ -37,9 +37,7 @@ _SHOWN = 20
 def read_label_names(path: Path) -> tuple[str, ...]:
     """Loads ``labels.json``, a list of label names in index order."""
     advice = "it must be a JSON list of label names"
-    names = read_json(path, expected=list, advice=advice)
-    if names is None:
-        raise UserError(f"{path} does not exist; {advice}.")
+    names = read_existing_json(path, expected=list, advice=advice)
     if not all(isinstance(name, str) for name in names):
         raise UserError(f"{path} contains {shorten(names)}; {advice}.")
     return check_label_names(tuple(names), str(path))

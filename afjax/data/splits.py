@@ -16,6 +16,8 @@ from afjax.errors import UserError
 
 # Limits for display in notebooks: rows, and characters per text.
 _SHOWN_ROWS, _SHOWN_TEXT = 10, 200
+# The label text of a sentence without entities.
+NO_ENTITIES = "(no entities)"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -384,7 +386,12 @@ class TagRows(_Split):
     def label_of(self, row: int) -> str:
         if self.labels is None:
             return ""
-        return entities_text(self.labels[row], self.words_of(row))
+        return "; ".join(self.entities_of(row)) or NO_ENTITIES
+
+    def entities_of(self, row: int) -> list[str]:
+        """Returns the row's entities, such as "person: Ada Lovelace"."""
+        tags, words = () if self.labels is None else self.labels[row], self.words_of(row)
+        return [f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags)]
 
     def label_counts(self) -> dict[str, int]:
         counts = dict.fromkeys(self.label_names, 0)
@@ -406,12 +413,6 @@ class TagRows(_Split):
         """Returns the SHA-256 (hex) of the texts, words, tags and tag names."""
         labels = json.dumps([self.labels, self.label_names]).encode()
         return hashlib.sha256(self.texts_digest().encode() + labels).hexdigest()
-
-
-def entities_text(tags: Sequence[str], words: Sequence[str]) -> str:
-    """Formats a sentence's entities, such as "person: Ada Lovelace; place: London"."""
-    found = (f"{type_}: {' '.join(words[first : last + 1])}" for type_, first, last in chunks(tags))
-    return "; ".join(found) or "(no entities)"
 
 
 AnyRows = Rows | ChoiceRows | SpanRows | TagRows

@@ -475,7 +475,7 @@ def _gather_text(text: str) -> list[str]:
     from jax.experimental import multihost_utils
 
     sent = np.zeros(_LONGEST, np.uint8)
-    encoded = np.frombuffer(text.encode()[:_LONGEST], np.uint8)
+    encoded = np.frombuffer(text.encode(errors="replace")[:_LONGEST], np.uint8)
     sent[: len(encoded)] = encoded
     received = np.asarray(multihost_utils.process_allgather(sent)).reshape(jax.process_count(), _LONGEST)
     return [bytes(host_bytes).rstrip(b"\0").decode(errors="replace") for host_bytes in received]

@@ -70,7 +70,9 @@ def fuse(
       adapters: Each adapter's parameters for the same layer and slot, as for :func:`afjax.bottleneck`.
       z: The adapters' input, which is also the query: ``[..., hidden_size]``, in any float dtype. The matmuls use the
         same dtype.
-      configs: The adapters' architectures, in the same order. Only activation, size, scaling and LayerNorm are used.
+      configs: The adapters' architectures, in the same order. Only activation, size, scaling and the LayerNorm before
+        the down-projection are used. As in AdapterHub, a fusion reads the adapters' outputs before a new LayerNorm
+        after the up-projection.
       config: The fusion's architecture. Only temperature and dropout are used.
       dropout_rate: Dropout rate of the scores, unless ``config.dropout`` is set. Ignored without a key.
       key: The dropout key, or None for no dropout.
@@ -112,6 +114,11 @@ def fuse(
             raise UserError(
                 f"Adapter {number} has the bottleneck size {size}, but its architecture has "
                 f"{architecture.bottleneck_size(z.shape[-1])}; pass adapters and architectures in the same order."
+            )
+        if ("norm_before" in member) != (architecture.new_layer_norm in ("before", "both")):
+            raise UserError(
+                f'Adapter {number} has {"a" if "norm_before" in member else "no"} LayerNorm "norm_before", but its '
+                f'architecture has new_layer_norm="{architecture.new_layer_norm}"; pass its own architecture.'
             )
     for name in ("query", "key", *(("value",) if "value" in params else ())):
         check_dense(params, name, z.shape[-1], z.shape[-1])

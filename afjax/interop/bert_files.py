@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from afjax.errors import UserError
-from afjax.storage.json_files import read_json
+from afjax.storage.json_files import read_existing_json
 from afjax.storage.paths import AnyPath, check_readable, fetched, is_remote, open_path
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.config_file import trunk_config
@@ -45,10 +45,8 @@ def read_bert_config(path: AnyPath) -> dict[str, Any]:
     Raises:
       UserError: The file does not exist or is not a JSON object.
     """
-    values = read_json(fetched(path), advice="copy it again")
-    if values is None:
-        raise UserError(f"{path} does not exist; use the bert_config.json that the checkpoint was trained with.")
-    return dict(values)
+    advice = "use the bert_config.json that the checkpoint was trained with"
+    return dict(read_existing_json(fetched(path), advice=advice))
 
 
 def hugging_face_config(values: Mapping[str, Any], *, gelu: Gelu, where: str) -> dict[str, Any]:

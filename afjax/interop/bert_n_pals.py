@@ -146,7 +146,7 @@ def import_bert_n_pals(
 
     Raises:
       UserError: A file is missing or damaged, the files do not match each other, afjax does not support the kind of
-        module, or a name is taken. Nothing is written.
+        module, or a name is taken; nothing is written. Or the store cannot be written; then only the trunk's folder is.
     """
     check_output(output, overwrite=overwrite)
     given = read_bert_config(files.config)

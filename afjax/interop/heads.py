@@ -8,6 +8,7 @@ import numpy as np
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.heads import HeadConfig, stored_head
 from afjax.config.tasks import TaskConfig
+from afjax.errors import UserError
 from afjax.interop.facts import without_paths
 from afjax.interop.imported import Imported
 from afjax.interop.tensors import dense_tree
@@ -36,8 +37,10 @@ class HeadRecord:
 def head_record(manifest: Manifest) -> HeadRecord:
     """Returns a stored head's record, without local paths."""
     values = dict(manifest.config)
-    max_length = values.pop("max_length")
-    del values["num_outputs"]
+    max_length = values.pop("max_length", None)
+    values.pop("num_outputs", None)
+    if type(max_length) is not int:
+        raise UserError(f'The head "{manifest.name}" does not record its max_length; train it again.')
     text_columns = values.pop("text_columns", None)
     return HeadRecord(
         config=stored_head(values, f'the config of head "{manifest.name}"'),

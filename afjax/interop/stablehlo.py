@@ -33,7 +33,7 @@ MAX_WEIGHT_BYTES = 2**31 - 2**24
 
 _INPUTS = {
     "tokens": ("int32", "token ids from the trunk's tokenizer; shorter rows are padded"),
-    "types": ("int32", "token type ids from that tokenizer: 1 for the second segment, otherwise 0"),
+    "types": ("int32", "token type ids from that tokenizer, or 0 if it has none"),
     "mask": ("bool", "true for tokens, false for padding"),
 }
 
@@ -171,7 +171,7 @@ def _description(
             "from jax import export",
             f"exported = export.deserialize(bytearray(pathlib.Path({file_name!r}).read_bytes()))",
             f"tokens = np.array({example}, np.int32)  # by the trunk's tokenizer",
-            f"types, mask = np.zeros_like(tokens), tokens != {pad_id}",
+            f"types, mask = np.array({example}, np.int32), tokens != {pad_id}",
             "logits = jax.jit(exported.call)(tokens, types, mask)",
         ],
     }

@@ -12,6 +12,7 @@ import jax
 
 from afjax.adapters.kinds import adapter_layers, merge_adapter
 from afjax.config.adapters import Adapter, InDenseLayers
+from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
 from afjax.fusion.pruning import drop_layers, left_layers, take_layers
 from afjax.model import names as model_names
@@ -148,7 +149,12 @@ def can_merge(model: Model) -> bool:
 
 
 def renamed(model: Model, params: Tree, name: str) -> tuple[Model, Tree]:
-    """Renames the head and its fusion or adapter. Fused adapters keep their names."""
+    """Renames the head and its fusion or adapter. Fused adapters keep their names.
+
+    Raises:
+      UserError: The name cannot be used.
+    """
+    check_name(name, "model")
     new_names = {
         "adapters": {adapter: adapter if model.fusion_name else name for adapter, _ in model.adapters},
         "fusion": {model.fusion_name: name} if model.fusion_name else {},

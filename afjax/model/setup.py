@@ -210,12 +210,12 @@ def check_params(model: Model, params: Tree, trunk: TrunkConfig, trunk_params: T
             raise UserError(f'The fusion "{name}" in params["fusion"] does not fit: {problem}.')
 
 
-def check_head(model: Model, params: Tree, task: TaskConfig, label_names: Sequence[str]) -> None:
+def check_head(model: Model, params: Tree, trunk: Tree, task: TaskConfig, label_names: Sequence[str]) -> None:
     """Checks that a model's head matches a task.
 
     Raises:
-      UserError: The head is missing, the task's kind needs another input of the head, or the labels another number of
-        outputs.
+      UserError: The head is missing or does not match its config, the task's kind needs another input of the head, or
+        the labels another number of outputs.
     """
     kind = TASK_KINDS[task.kind]
     if model.reads != kind.reads:
@@ -226,12 +226,12 @@ def check_head(model: Model, params: Tree, task: TaskConfig, label_names: Sequen
     head = params.get("heads", {}).get(model.head_name)
     if head is None:
         raise UserError(f'The head "{model.head_name}" is missing in params["heads"]; pass the head\'s parameters too.')
-    outputs = head["output"]["bias"].shape[0]
-    needed = kind.num_outputs(label_names)
-    if outputs != needed:
+    needed, key = kind.num_outputs(label_names), jax.random.key(0)
+    expected = jax.eval_shape(lambda: init_head(key, model.head, needed, trunk=trunk, reads=model.reads))
+    if difference := shape_difference(head, expected):
         raise UserError(
-            f"The head has {outputs} outputs, but the task {task.name} needs {needed} "
-            f"(labels: {', '.join(label_names) or 'none'}). Set up the model with num_outputs={needed}."
+            f'The head "{model.head_name}" in params["heads"] does not fit: {difference}. The task {task.name} needs '
+            f"num_outputs={needed} (labels: {', '.join(label_names) or 'none'})."
         )
 
 

@@ -128,7 +128,7 @@ class TaskModel:
             )
         check_length(max_length, trunk)
         check_params(model, params, trunk.config, trunk.params)
-        check_head(model, params, task, rows.label_names)
+        check_head(model, params, trunk.params, task, rows.label_names)
         return cls(
             trunk=trunk,
             model=model,
@@ -643,6 +643,9 @@ class TaskModel:
 
         Returns:
           A renamed copy of the model, with its metrics.
+
+        Raises:
+          UserError: The name cannot be used.
         """
         model, params = editing.renamed(self.model, self.params, name)
         return dataclasses.replace(self, model=model, params=params)

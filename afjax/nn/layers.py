@@ -169,7 +169,9 @@ def matmul(
 
     The kernel's gradient has the kernel's dtype, even if the rows are bfloat16 or float16.
     """
-    return saveable(_narrow_matmul(rows, kernel) if rows.dtype in (jnp.bfloat16, jnp.float16) else rows @ kernel)
+    return saveable(
+        _narrow_matmul(rows, kernel) if rows.dtype in (jnp.bfloat16, jnp.float16) else rows @ kernel.astype(rows.dtype)
+    )
 
 
 def wide_matmul(

@@ -156,6 +156,7 @@ class _Service:
         async with self._changing:
             try:
                 self._model.remove(request.path_params["name"])
+                self._metrics.forget(request.path_params["name"])
             except UnknownTaskError as error:
                 raise HTTPException(404, str(error)) from None
         return Response(status_code=204)

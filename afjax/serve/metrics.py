@@ -41,6 +41,10 @@ class Metrics:
         for name in names:
             self._rows.labels(name or "").inc()
 
+    def forget(self, name: str) -> None:
+        """Removes the counter of an adapter that is no longer served."""
+        self._rows.remove(name)
+
     def record_batch(self, num_requests: int, num_sequences: int) -> None:
         """Counts a batch's requests and sequences."""
         self._batch_requests.inc(num_requests)

@@ -99,6 +99,16 @@ def read_json(
     return parse_json(text, str(path), expected=expected, advice=advice, constants=constants)
 
 
+def read_existing_json(
+    path: str | os.PathLike[str], *, expected: type | None = dict, advice: str, constants: bool = False
+) -> Any:
+    """Reads a JSON file like :func:`read_json`, but raises UserError if it does not exist."""
+    value = read_json(path, expected=expected, advice=advice, constants=constants)
+    if value is None:
+        raise UserError(f"{path} does not exist; {advice}.")
+    return value
+
+
 def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 

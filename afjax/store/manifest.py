@@ -108,6 +108,19 @@ class Manifest:
         record = self.trained_with
         return not record or (record["kind"], record["sha256"]) == (other.kind, other.digest)
 
+    def trunk_with(self, *keys: str) -> dict:
+        """Returns the trunk's record, which must have these keys.
+
+        Raises:
+          UserError: The artifact was saved without one of them.
+        """
+        if missing := [key for key in keys if key not in self.trunk]:
+            raise UserError(
+                f'{self.kind}/{self.name} does not record the trunk\'s "{missing[0]}". Save it again with a complete '
+                "description of the trunk (Trunk.identity())."
+            )
+        return self.trunk
+
     @property
     def digest(self) -> str:
         """SHA-256 of the artifact's parameters, equal to their ``trees.tree_digest``."""

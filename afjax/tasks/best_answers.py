@@ -52,6 +52,9 @@ def best_answers(
         nothing[row] = min(nothing[row], float(starts[0] + ends[0]))
         for begin, end, score in _window_spans(starts, ends, characters[:, 0] >= 0, config):
             span = _without_blanks(data.rows.contexts[row], int(characters[begin, 0]), int(characters[end, 1]))
+            if span[0] == span[1]:
+                # A token without characters would look like "no answer".
+                continue
             scores_by_span[row][span] = max(score, scores_by_span[row].get(span, -np.inf))
     return [
         _ranked(context, spans, float(none), config)

@@ -131,8 +131,8 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
     """
     keep: dict[str, str] = {}
     for item in next(csv.reader([text])) if text else ():
-        column, colon, field = item.partition(":")
-        field = field if colon else column
+        column, colon, field = item.rpartition(":")
+        column = column if colon else field
         if not column or not field:
             raise UserError(f"--keep={text} has an empty name; list column names, for example --keep=text,id.")
         if field in outputs:

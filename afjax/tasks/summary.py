@@ -11,7 +11,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import batches_per_epoch, padding_share
 from afjax.data.lengths import ProgramTokens, eval_lengths, train_lengths
-from afjax.data.splits import AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
+from afjax.data.splits import NO_ENTITIES, AnyRows, ChoiceRows, MultiLabelRows, Rows, SpanRows, TagRows
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.windows import TokenizedWindows
@@ -195,7 +195,7 @@ def _label(rows: AnyRows, row: int) -> str | float | list[str] | None:
     if isinstance(rows, SpanRows):
         return [text for text, _ in rows.labels[row]]
     if isinstance(rows, TagRows):
-        return rows.label_of(row).split("; ")
+        return rows.entities_of(row) or [NO_ENTITIES]
     if isinstance(rows, MultiLabelRows):
         return rows.names_of(row)
     if isinstance(rows, ChoiceRows):

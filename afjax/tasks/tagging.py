@@ -54,7 +54,8 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
     has_label = batch["labels"] >= 0  # [batch, length]
     words = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(batch["labels"], 0))
     rows = jnp.where(has_label, words, 0).sum(-1)
-    return rows * (batch["weights"].sum() / jnp.maximum(has_label.sum(), 1))
+    num_words = (has_label.sum(-1) * batch["weights"]).sum()
+    return rows * (batch["weights"].sum() / jnp.where(num_words > 0, num_words, 1))
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:

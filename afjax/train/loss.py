@@ -79,5 +79,6 @@ def task_loss(
 
 
 def weighted_mean(losses: Float[AnyArray, "batch"], weights: Float[AnyArray, "batch"]) -> Float[Array, ""]:
-    """Averages the losses of rows with weight 1. Rows with weight 0 are padding."""
-    return (losses * weights).sum() / jnp.maximum(weights.sum(), 1.0)
+    """Computes the weighted mean of the rows' losses. Rows with weight 0 are padding."""
+    total = weights.sum()
+    return (losses * weights).sum() / jnp.where(total > 0, total, 1.0)

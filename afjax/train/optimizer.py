@@ -5,7 +5,6 @@ share one compiled program.
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +44,8 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """
     if config.learning_rate is None:
         raise UserError("The config has no learning_rate; set one, such as TrainConfig(learning_rate=1e-3).")
-    warmup = round(config.warmup * num_steps)
+    # The last step is never a part of the warm-up, so a run of one step trains at the full rate.
+    warmup = min(round(config.warmup * num_steps), num_steps - 1)
     if step < warmup:
         return config.learning_rate * step / warmup
     begin = warmup if config.decay_from == "warmup" else 0
@@ -190,7 +190,7 @@ def decays(path: str, config: TrainConfig) -> bool:
         return name == "kernel"
     if len(parents) > 1 and parents[0] in ("adapters", "fusion", "heads"):
         del parents[1]  # The user-chosen name.
-    in_layer_norm = "layer_norms" in parents or parents[-1].startswith("norm")
+    in_layer_norm = "layer_norms" in parents or any(parent.startswith("norm") for parent in parents[-1:])
     return name != "bias" and not in_layer_norm
 
 
@@ -220,40 +220,44 @@ def make_clipping(config: TrainConfig) -> optax.GradientTransformationExtraArgs:
     """
     if not config.clip_norm:
         return optax.with_extra_args_support(optax.identity())
-    return {"all": clip_by_global_norm, "tensor": clip_by_tensor_norm}[config.clip_by](config.clip_norm)
+    clip = {"all": clip_by_global_norm, "tensor": clip_by_tensor_norm}[config.clip_by]
+
+    def update(
+        gradients: optax.Updates,
+        state: Any,
+        _: Any = None,
+        *,
+        clip_norm: AnyArray | float = config.clip_norm,
+        **__: Any,
+    ) -> tuple[optax.Updates, Any]:
+        return clip(gradients, clip_norm), state
+
+    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
 
 
-def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformationExtraArgs:
+def clip_by_global_norm(gradients: Tree, clip_norm: AnyArray | float) -> Tree:
     """Clips by the global norm, like optax, but computes the scaling factor once.
 
     optax divides every entry, which takes an additional pass over memory.
     """
-
-    def update(
-        gradients: optax.Updates, state: Any, _: Any = None, *, clip_norm: AnyArray | float = clip_norm, **__: Any
-    ) -> tuple[optax.Updates, Any]:
-        norm = optax.tree.norm(gradients)
-        factor = jnp.where(norm < clip_norm, 1.0, clip_norm / norm)
-        return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients), state
-
-    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+    factor = _clip_factor(optax.tree.norm(gradients), clip_norm)
+    return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients)
 
 
-def clip_by_tensor_norm(clip_norm: float) -> optax.GradientTransformationExtraArgs:
+def clip_by_tensor_norm(gradients: Tree, clip_norm: AnyArray | float) -> Tree:
     """Clips each tensor by its own norm.
 
-    In a stacked leaf, each layer's (and task's) slice is clipped separately.
+    In a stacked leaf, each layer's (and task's) slice is clipped separately. A leaf with a name that afjax does not use
+    is one tensor.
     """
 
-    def clip(name: str, gradient: Array, clip_norm: AnyArray | float) -> Array:
-        axes = tuple(range(-LEAF_AXES[name], 0))
+    def clip(path: str, gradient: Array) -> Array:
+        axes = tuple(range(-LEAF_AXES.get(path.rpartition("/")[2], gradient.ndim), 0))
         norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
-        return gradient * jnp.where(norm < clip_norm, 1.0, clip_norm / norm).astype(gradient.dtype)
+        return gradient * _clip_factor(norm, clip_norm).astype(gradient.dtype)
 
-    def update(
-        gradients: optax.Updates, state: Any, _: Any = None, *, clip_norm: AnyArray | float = clip_norm, **__: Any
-    ) -> tuple[optax.Updates, Any]:
-        names = jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, gradients)
-        return jax.tree.map(functools.partial(clip, clip_norm=clip_norm), names, gradients), state
+    return map_with_path(clip, gradients)
 
-    return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+
+def _clip_factor(norm: Array, clip_norm: AnyArray | float) -> Array:
+    return jnp.where(norm < clip_norm, 1.0, clip_norm / norm)

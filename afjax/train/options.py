@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 from jax.sharding import Mesh
 
 from afjax.config.from_dict import check_value, shown
@@ -58,6 +59,8 @@ class RunOptions:
         if self.name:
             check_name(self.name, "run")
         check_value(str, self.detail, "detail")
+        if isinstance(self.seed, np.integer):
+            object.__setattr__(self, "seed", int(self.seed))
         check_seed(self.seed)
         check_value(Remat, self.remat, "remat")
         for field in ("scan_layers", "overwrite"):

@@ -21,6 +21,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
 from afjax.tasks.class_loss import check_class_settings
+from afjax.tasks.kinds import check_metric
 from afjax.train.arguments import check_data, check_tasks, check_types, data_of
 from afjax.train.inputs import task_settings
 from afjax.train.options import RunOptions
@@ -92,6 +93,9 @@ def train_sequential(
     splits = {task.name: check_data(task, data_of(data, task)) for task in tasks}
     label_names = {task: splits[task.name]["train"].label_names for task in tasks}
     check_class_settings(config, label_names)
+    names = {task.name: options.name_of(task.name) for task in tasks}
+    for task, labels in label_names.items():
+        check_metric(task.main_metric, task.kind, len(labels))
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
     for number, task in enumerate(tasks, start=1):
@@ -103,7 +107,7 @@ def train_sequential(
             workdir=folder,
             method=method,
             config=_own_weights(config, label_names[task]),
-            options=dataclasses.replace(options, name=options.name_of(task.name)),
+            options=dataclasses.replace(options, name=names[task.name]),
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}

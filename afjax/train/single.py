@@ -103,7 +103,7 @@ def single_training(
     if isinstance(method, FusionMethod):
         partition: Partition = "fusion"
         members = load_adapters(os.fspath(method.store), method.adapters, trunk)
-        check_subset(method.fusion, len(members))
+        check_subset(method.fusion, len(members), dropout=config.dropout)
     else:
         partition = method.partition
         if method.has_adapter:

@@ -76,8 +76,7 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
       stacked: Whether to stack the layers. If not, they are :class:`UnstackedLayers`.
     """
     tokens = jnp.zeros((1, 2), jnp.int32)
-    mask = jnp.ones((1, 2), bool)
-    embeddings = Embeddings(config).init(named_key(key, "embeddings"), tokens, tokens, mask, key=None)
+    embeddings = Embeddings(config).init(named_key(key, "embeddings"), tokens, tokens, key=None)
 
     init_one = jax.jit(functools.partial(init_layer, config=config))
     keys = jax.random.split(named_key(key, "layers"), config.num_layers)
@@ -146,8 +145,7 @@ def embed(
             "truncate the rows."
         )
     embeddings = Embeddings(config, dtype)
-    mask = batch["mask"].astype(bool)
-    embedded: Any = embeddings.apply({"params": trunk["embeddings"]}, tokens, batch["types"], mask, key=key)
+    embedded: Any = embeddings.apply({"params": trunk["embeddings"]}, tokens, batch["types"], key=key)
     return embedded
 
 

@@ -69,12 +69,7 @@ class Embeddings(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        tokens: Int[AnyArray, "batch length"],
-        types: Int[AnyArray, "batch length"],
-        mask: Bool[AnyArray, "batch length"],
-        *,
-        key: PRNGKeyArray | None,
+        self, tokens: Int[AnyArray, "batch length"], types: Int[AnyArray, "batch length"], *, key: PRNGKeyArray | None
     ) -> Float[Array, "batch length hidden"]:
         config, init = self.config, nn.initializers.normal(self.config.init_scale)
         family = config.encoder_family

@@ -97,7 +97,8 @@ class Trunk:
           params: The tree, with the same paths and shapes.
 
         Returns:
-          The trunk, with the parameters' digest. Save it with :func:`save_trunk`.
+          The trunk, with the parameters' digest. Save it with :func:`save_trunk`. A model on it can be saved too, but
+          does not write the trunk.
 
         Raises:
           UserError: A path or a shape differs.
@@ -105,7 +106,7 @@ class Trunk:
         tree = unflatten({path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()})
         if difference := shape_difference(tree, self.params):
             raise UserError(f"The parameters differ from the trunk's: {difference}.")
-        return dataclasses.replace(self, params=tree, sha256=tree_digest(tree))
+        return dataclasses.replace(self, params=tree, sha256=tree_digest(tree), trained=False)
 
     def __repr__(self) -> str:
         return f"<Trunk {', '.join(f'{name} {value}' for name, value in self._facts())}>"
@@ -289,20 +290,15 @@ class Trunk:
         Returns:
           The tree of :attr:`params`, in the trunk's dtype and the fastest form for inference.
         """
-        return self._looped_device_params if scan else self._unstacked_device_params
+        if scan not in self._device_params:
+            trunk = cast_trunk(self.params, self.dtype)
+            trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
+            self._device_params[scan] = shard({"trunk": trunk}, local_mesh())["trunk"]
+        return self._device_params[scan]
 
     @functools.cached_property
-    def _looped_device_params(self) -> Tree:
-        return self._copied_to_devices(scan=True)
-
-    @functools.cached_property
-    def _unstacked_device_params(self) -> Tree:
-        return self._copied_to_devices(scan=False)
-
-    def _copied_to_devices(self, *, scan: bool) -> Tree:
-        trunk = cast_trunk(self.params, self.dtype)
-        trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
-        return shard({"trunk": trunk}, local_mesh())["trunk"]
+    def _device_params(self) -> dict[bool, Tree]:
+        return {}
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:

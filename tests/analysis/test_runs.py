@@ -144,6 +144,15 @@ def test_folders_of_runs_may_have_the_names_of_kinds(tmp_path: Path) -> None:
     assert {record.own_parameters for record in found.records if record.task == "cb"} == {6}
 
 
+def test_artifact_that_does_not_describe_its_trunk_is_refused_by_name(tmp_path: Path) -> None:
+    tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
+    config, task = {"kind": "bottleneck", "size": 4}, {"name": "rte"}
+    store.save(tmp_path / "store", "adapters", "rte", tree, config=config, task=task, trunk={"sha256": "ab"})
+    with pytest.raises(UserError) as refused:
+        collect([tmp_path / "store"])
+    assert has_facts(str(refused.value), "adapters/rte", '"name"')
+
+
 def test_store_in_the_folder_of_a_python_run_is_found(tmp_path: Path) -> None:
     run = epath.Path(tmp_path) / "run"
     (run / "store" / "heads" / "rte").mkdir(parents=True)

@@ -11,6 +11,7 @@ import pytest
 from facts import has_facts
 
 from afjax import load_task_model, load_trunk
+from afjax.cli import routed_predictions
 from afjax.cli.main import main
 from afjax.model.task_model import TaskModel
 
@@ -152,6 +153,20 @@ def test_wrong_rows_are_refused(
     path = write_rows(tmp_path / "rows.jsonl", [{**PAIR, "adapter": "first"}, row])
     assert has_facts(refused("predict", *flags, f"--input={path}", f"--output={tmp_path / 'out.jsonl'}"), *facts)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("all_flag", ["--all", ""])
+def test_missing_kept_column_is_reported_before_the_models_are_loaded(
+    all_flag: str,
+    flags: list[str],
+    write_rows: WriteRows,
+    tmp_path: Path,
+    refused: Refused,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routed_predictions, "load_routed_model", lambda *_, **__: pytest.fail("loads the models"))
+    path = write_rows(tmp_path / "rows.jsonl", [{**PAIR, "adapter": "first"}])
+    assert has_facts(refused("predict", *flags, f"--input={path}", "--keep=id", *filter(None, [all_flag])), "id")
 
 
 def test_flags_for_one_adapter_are_refused(

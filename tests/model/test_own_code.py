@@ -126,6 +126,15 @@ def test_labels_and_weights_of_another_shape_are_refused(
     assert has_facts(str(raised.value), str(labels if weights == (3,) else weights), "must have")
 
 
+@pytest.mark.parametrize("weight", [0.25, 1.0])
+def test_rows_with_weight_zero_do_not_change_the_mean_loss(weight: float) -> None:
+    weights = jnp.array([weight, weight, 0.0])
+    loss = task_loss(jnp.zeros((3, 4)), {"labels": jnp.array([0, 1, 2]), "weights": weights}, "classification")
+    assert float(loss) == pytest.approx(np.log(4))
+    tags = {"labels": jnp.array([[0, -1], [1, 1], [1, 1]]), "weights": weights}
+    assert float(task_loss(jnp.zeros((3, 2, 4)), tags, "tagging")) == pytest.approx(np.log(4))
+
+
 def test_loss_names_missing_arrays_and_unknown_kinds() -> None:
     with pytest.raises(UserError, match="weights are missing"):
         task_loss(jnp.zeros((3, 2)), {"labels": jnp.zeros(3, int)}, "classification")
@@ -146,6 +155,15 @@ def test_donating_trained_parameters_keeps_the_trunk(tiny_trunk: Trunk) -> None:
     trained = step(trained, frozen)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen))
     assert setup.model(merge(trained, frozen), make_batch(tiny_trunk)).logits.shape == (3, 2)
+
+
+@pytest.mark.parametrize("name", ["", "a/b"])
+def test_models_are_not_given_names_that_cannot_be_saved(tiny_trunk: Trunk, name: str) -> None:
+    setup = make_setup(tiny_trunk)
+    params = setup.init(jax.random.key(0), tiny_trunk.params)
+    model = TaskModel.from_params(setup.model, params, tiny_trunk, TaskConfig(name="own"), ROWS, max_length=8)
+    with pytest.raises(UserError, match=f'"{name}"'):
+        model.renamed(name)
 
 
 def test_models_can_be_pickled_after_a_prediction(tiny_trunk: Trunk) -> None:
@@ -169,6 +187,11 @@ def test_models_can_be_pickled_after_a_prediction(tiny_trunk: Trunk) -> None:
         ({"task": TaskConfig(name="own", kind="tagging")}, ("pooled", "tagging", "tokens")),
         ({"params": ("heads",)}, ('adapter "own"', "missing")),
         ({"params": ("adapters",)}, ('head "own"', "missing")),
+        (
+            {"head": {"output": {"kernel": np.zeros((8, 2)), "bias": np.zeros(2)}}},
+            ('head "own"', "output/kernel", "(8, 2)"),
+        ),
+        ({"head": {"output": {"kernel": np.zeros((64, 2))}}}, ('head "own"', "output/bias is missing")),
     ],
 )
 def test_parameters_of_another_model_are_refused(
@@ -178,6 +201,8 @@ def test_parameters_of_another_model_are_refused(
     params = setup.init(jax.random.key(0), tiny_trunk.params)
     if "params" in changes:
         changes = {"params": {root: params[root] for root in changes["params"]}}
+    if head := changes.pop("head", None):
+        params["heads"]["own"] = {**params["heads"]["own"], **head}
     given = {"model": setup.model, "params": params, "trunk": tiny_trunk, "task": TaskConfig(name="own"), "rows": ROWS}
     with pytest.raises(UserError) as raised:
         TaskModel.from_params(**{**given, "max_length": 8, **changes})
@@ -189,7 +214,9 @@ def test_parameters_of_another_model_are_refused(
 
 def test_trained_trunk_gets_its_own_digest(tiny_trunk: Trunk, tmp_path: Path) -> None:
     params = jax.tree.map(lambda leaf: leaf + 1, tiny_trunk.params)
-    trunk = tiny_trunk.with_params(params)
+    # Saving a model on the new trunk must not replace the folder of the run that trained the old one.
+    trunk = dataclasses.replace(tiny_trunk, trained=True).with_params(params)
+    assert not trunk.trained
     assert trunk.sha256 == tree_digest(params) != tiny_trunk.sha256
     save_trunk(tmp_path / "trunk", trunk)
     assert load_trunk(str(tmp_path / "trunk")).sha256 == trunk.sha256

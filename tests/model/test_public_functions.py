@@ -1,5 +1,6 @@
 """Other JAX code can use the public functions that compute adapters and fusions."""
 
+import dataclasses
 import inspect
 from functools import partial
 from typing import Any
@@ -15,9 +16,11 @@ from afjax.adapters import pal as pal_module
 from afjax.adapters.kinds import init_adapter, layer_params
 from afjax.config.adapters import AdapterConfig, LhucConfig, PalConfig, TopFfnConfig
 from afjax.config.fusion import FusionConfig
+from afjax.config.heads import HeadConfig
 from afjax.errors import UserError
 from afjax.fusion.parameters import init_fusion
 from afjax.fusion.textbook import textbook_fusion
+from afjax.model.setup import fusion_setup
 from afjax.trees import Tree, map_with_path, named_key
 from afjax.trunk.slots import Sublayer
 from tests.small_trunk import SMALL_TRUNK
@@ -139,6 +142,15 @@ def test_errors_explain_invalid_arguments() -> None:
         (lambda: afjax.fuse(fusion, [one], X, [LhucConfig()]), ("Adapter 0 ", "kind lhuc")),
         (lambda: afjax.fuse(fusion, [one], X, [NORMED]), ("Adapter 0 ", "size 3", "architecture has 2")),
         (lambda: afjax.fuse(one, [one], X, [BOTTLENECK]), ("down, up, ", 'no "query/kernel"')),
+        (
+            lambda: afjax.fuse(fusion, [one], X, [dataclasses.replace(BOTTLENECK, new_layer_norm="before")]),
+            ("Adapter 0 ", "norm_before", 'new_layer_norm="before"'),
+        ),
+        (lambda: afjax.pal(layer_params(pal_tree, PAL, 0), X, MASK, PalConfig(size=8, num_heads=2)), ("encode", "8")),
+        (
+            lambda: fusion_setup({}, FusionConfig(), HeadConfig(), TRUNK, name="x", reads="pooled", num_outputs=2),
+            ("no adapters",),
+        ),
         (lambda: afjax.pal(pal_tree["ffn"], X, MASK, PAL), (" attention, ", 'no "encode/kernel"')),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X, MASK[:, :3], PAL), ("mask ", "(2, 3)")),

@@ -285,7 +285,9 @@ def test_adapters_are_listed_added_and_removed(client: TestClient, models: dict[
         prediction["logits"], models["later"].predict([TEXTS[0]]).logits[0], rtol=1e-4, atol=1e-5
     )
     assert client.put("/adapters/later").status_code == 409
+    assert '{adapter="later"}' in client.get("/metrics").text
     assert client.delete("/adapters/later").status_code == 204
+    assert "later" not in client.get("/metrics").text
     assert client.delete("/adapters/later").status_code == 404
     assert predict(client, [later]).status_code == 404
     assert client.put("/adapters/none").status_code == 404

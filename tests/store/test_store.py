@@ -709,6 +709,14 @@ def test_verify_reports_a_fusion_whose_adapter_is_missing_or_changed(fused: path
     assert lines[0].startswith("fusion/cb: ")
 
 
+def test_verify_prints_no_control_characters(fused: pathlib.Path) -> None:
+    file = fused / "adapters" / "rte" / "manifest.json"
+    file.write_text(file.read_text().replace('"name": "rte"', '"name": "\\u001b[31mrte"'))
+    lines, _ = verify_lines(fused)
+    assert "31mrte" in lines[0]
+    assert all(line.isprintable() for line in lines)
+
+
 def test_verify_finds_damage(fused: pathlib.Path) -> None:
     file = fused / "adapters" / "rte" / "params" / "layers" / "0"
     file.write_bytes(file.read_bytes()[:-1])

@@ -47,6 +47,14 @@ def logits_of(*windows: tuple[list[float], list[float]]) -> np.ndarray:
     return logits
 
 
+def test_token_without_characters_is_not_an_answer() -> None:
+    windows = make_windows([[(0, 2)]])
+    windows.characters[1] = (4, 4)
+    logits = logits_of(([0.0, 9.0, 1.0, 0.0], [0.0, 9.0, 1.0, 0.0]))
+    (answers,) = best_answers(logits, windows, SpanConfig(no_answer=False))
+    assert [answer.text for answer in answers] == ["two"]
+
+
 def test_best_span_has_its_characters_and_score() -> None:
     data = make_windows([[(0, 5)]])
     logits = logits_of(([9, 0, 5, 0, 0, 0, 9], [9, 0, 0, 0, 4, 0, 9]))

@@ -115,6 +115,7 @@ def test_kept_columns_are_read(tmp_path: Path) -> None:
 def test_keep_flag_is_parsed() -> None:
     assert parse_keep("", OUTPUTS) == {}
     assert parse_keep("text,label:gold", OUTPUTS) == {"text": "text", "label": "gold"}
+    assert parse_keep("raw:text:text", OUTPUTS) == {"raw:text": "text"}
     assert parse_keep('id,"a, b":b,"c ""d"""', OUTPUTS) == {"id": "id", "a, b": "b", 'c "d"': 'c "d"'}
 
 

@@ -149,3 +149,6 @@ def test_first_examples_have_fields_labels_and_tokens(tiny_trunk: Trunk) -> None
     found = first_examples(spans, 2, tokenizer, TaskConfig(name="task", kind="span"), CONFIG)
     assert [example.label for example in found] == [["four", "four"], []]
     assert found[1].tokens == ["[CLS]", "two", "[SEP]", "five", "[SEP]"]
+    tagged = rows_from_lists([["two", ";", "four"]] * 2, [["B-X", "I-X", "B-Y"], ["O"] * 3], kind="tagging")
+    found = first_examples(tagged, 2, tokenizer, TaskConfig(name="task", kind="tagging"), CONFIG)
+    assert [example.label for example in found] == [["X: two ;", "Y: four"], ["(no entities)"]]

@@ -1,5 +1,6 @@
 """Arguments of the wrong type are refused by name before anything is written."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from facts import has_facts
 
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
-from afjax.config.training import MeshConfig, SamplingConfig
+from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.data.splits import Rows
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
@@ -94,6 +95,24 @@ def test_tasks_of_the_wrong_type_are_refused(
 
 def test_tasks_can_come_from_a_generator(task: TaskConfig) -> None:
     assert check_tasks(each for each in [task]) == (task,)
+
+
+def test_sequence_with_an_unsuitable_metric_is_refused_before_training(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tmp_path: Path
+) -> None:
+    later = dataclasses.replace(task, name="later", metric="spearman")
+    with pytest.raises(UserError) as refused:
+        train_sequential(
+            tiny_trunk, [task, later], {task.name: rows, "later": rows}, workdir=tmp_path / "run", config=TrainConfig()
+        )
+    assert "spearman" in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_seed_may_be_a_numpy_integer() -> None:
+    assert type(RunOptions(seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
+    with pytest.raises(UserError):
+        RunOptions(seed=np.int64(-1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

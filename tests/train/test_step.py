@@ -40,6 +40,22 @@ def test_learning_rate_stays_at_zero_after_the_last_step() -> None:
     assert learning_rate(TrainConfig(learning_rate=1.0), 12, 10) == 0.0
 
 
+def test_last_step_is_trained_at_the_full_rate_if_all_others_are_warmup() -> None:
+    config = TrainConfig(learning_rate=1.0, warmup=0.95)
+    assert [learning_rate(config, step, 5) for step in range(6)] == pytest.approx([0, 0.25, 0.5, 0.75, 1, 0])
+    assert learning_rate(config, 0, 1) == 1.0
+
+
+@pytest.mark.parametrize("settings", [{"weight_decay_on": "weights"}, {"clip_by": "tensor"}])
+def test_trees_with_other_leaf_names_can_be_trained(settings: dict[str, Any]) -> None:
+    trained = {"w": jnp.array([[3.0], [4.0]]), "mine": {"v": jnp.ones(2)}}
+    optimizer = make_optimizer(TrainConfig(clip_norm=1.0, **settings), trained)
+    directions, _ = optimizer.update(trained, optimizer.init(trained), trained)
+    assert jax.tree.structure(directions) == jax.tree.structure(trained)
+    clipped, _ = make_clipping(TrainConfig(clip_norm=1.0, clip_by="tensor")).update(trained, optimizer.init(trained))
+    np.testing.assert_allclose(clipped["w"], [[0.6], [0.8]], rtol=1e-6)
+
+
 def test_weight_decay_only_applies_to_kernels() -> None:
     trained = {"dense": {"kernel": jnp.full(3, 2.0), "bias": jnp.full(3, 2.0)}, "norm": {"scale": jnp.full(3, 2.0)}}
     optimizer = make_optimizer(TrainConfig(weight_decay=0.1), trained)

@@ -5,7 +5,15 @@ import functools
 import json
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_source_flags, flags
+from afjax.cli.parsers import (
+    add_batch_flag,
+    add_command,
+    add_length_flag,
+    add_mismatch_flag,
+    add_source_flags,
+    add_split_flag,
+    flags,
+)
 from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
@@ -30,12 +38,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--task", default="", help="the task, if a run has several")
     add_mismatch_flag(parser)
     add_source_flags(parser, required=False)
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    add_split_flag(parser)
     parser.add_argument("--metric", default="", help="the metric to compare (the task's main metric)")
     parser.add_argument("--resamples", type=int, default=10_000, help="number of bootstrap resamples (10000)")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the bootstrap (0)")
     add_length_flag(parser, None)
-    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
+    add_batch_flag(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on the last line")
 
 

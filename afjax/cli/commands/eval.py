@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, add_source_flags, flags
+from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, add_source_flags, add_split_flag, flags
 from afjax.cli.stored_model import load_stored_model, rows_of
 from afjax.display.terminal import print_line
 
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     add_model_flags(parser)
     add_length_flag(parser, None)
     add_source_flags(parser)
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to score (dev)")
+    add_split_flag(parser)
     parser.add_argument(
         "--confusion",
         action="store_true",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, add_stored_model_flags, flags, local_file
+from afjax.cli.parsers import add_command, add_group, add_store_flag, add_stored_model_flags, flags, local_file
 from afjax.cli.stored_model import load_stored_model
 from afjax.config.flags import split_names
 
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
         exports, "adapterhub", "export an artifact to AdapterHub's library", EXPORT_ADAPTERHUB_EXAMPLE, run=_adapterhub
     )
     adapterhub.add_argument("name", metavar="NAME", help="name of an adapter, a fusion or a head")
-    adapterhub.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    add_store_flag(adapterhub)
     adapterhub.add_argument("--output", required=True, type=local_file, help="the folder to create")
     adapterhub.add_argument(
         "--kind", choices=("adapter", "fusion", "head"), help="the artifact's kind, if several share the name"
@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
 
     peft = add_command(exports, "peft", "export a LoRA adapter to PEFT", EXPORT_PEFT_EXAMPLE, run=_peft)
     peft.add_argument("name", metavar="NAME", help="name of a LoRA adapter")
-    peft.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    add_store_flag(peft)
     peft.add_argument("--output", required=True, type=local_file, help="the folder to create")
     _add_head_flags(peft, "adapter")
 

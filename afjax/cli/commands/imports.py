@@ -5,7 +5,7 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from afjax.cli.parsers import add_command, add_group, add_length_flag, flags
+from afjax.cli.parsers import add_command, add_group, add_length_flag, add_store_flag, flags
 from afjax.cli.stored_model import set_up_libraries
 from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
@@ -79,7 +79,7 @@ def add(commands: Any) -> None:
     _add_bert_n_pals(imports)
     for name, parser in imports.choices.items():
         if name != "bert":  # A trunk is not in a store.
-            parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+            add_store_flag(parser)
         parser.add_argument(
             "--overwrite", action="store_true", help="replace existing artifacts or files of the same name"
         )

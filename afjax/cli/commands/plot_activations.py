@@ -3,7 +3,17 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_mismatch_flag, add_trunk_flag, local_file, print_written, split_numbers
+from afjax.cli.parsers import (
+    add_batch_flag,
+    add_command,
+    add_mismatch_flag,
+    add_split_flag,
+    add_store_flag,
+    add_trunk_flag,
+    local_file,
+    print_written,
+    split_numbers,
+)
 from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
 from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
@@ -26,7 +36,7 @@ def add(plots: Any) -> None:
     """Adds the command to the group ``afjax plot``."""
     summary = "plot fusions' attention to their adapters, over a split or per token of a text"
     parser = add_command(plots, "activations", summary, EXAMPLE, run=_run)
-    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    add_store_flag(parser)
     add_trunk_flag(parser)
     parser.add_argument("--fusion", required=True, metavar="NAME,NAME", help="one fusion, or one per target task")
     parser.add_argument("--head", default="", metavar="NAME,NAME", help="the fusions' heads (those trained with them)")
@@ -38,10 +48,10 @@ def add(plots: Any) -> None:
     source.add_argument("--data_dir", help="the folder with all tasks' folders; each head's task is found by name")
     source.add_argument("--text", help="a single text instead of a split")
     parser.add_argument("--text_b", help="the second text of a pair")
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the split to use (dev)")
+    add_split_flag(parser, "use")
     parser.add_argument("--layers", default="", metavar="0,1", help="the layers to show (all)")
     parser.add_argument("--by_label", action="store_true", help="also plot each label's rows separately")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
+    add_batch_flag(parser)
     parser.add_argument(
         "--output", required=True, type=local_file, metavar="NAME", help="output path, without a suffix"
     )

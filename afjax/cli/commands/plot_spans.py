@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, local_file, print_written
+from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, add_split_flag, local_file, print_written
 from afjax.cli.stored_model import load_stored_model, rows_of
 from afjax.display.words import counted
 
@@ -22,7 +22,7 @@ def add(plots: Any) -> None:
     parser = add_command(plots, "spans", summary, EXAMPLE, run=_run)
     add_model_flags(parser)
     add_source_flags(parser)
-    parser.add_argument("--split", default="dev", choices=("train", "dev", "test"), help="the rows to score (dev)")
+    add_split_flag(parser)
     parser.add_argument("--metric", default="", help="the metric to plot (the task's main metric)")
     parser.add_argument(
         "--output", required=True, type=local_file, metavar="NAME", help="output path, without a suffix"

@@ -4,7 +4,7 @@ import argparse
 import functools
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_source_flags, local_file
+from afjax.cli.parsers import add_batch_flag, add_command, add_source_flags, local_file
 from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--trunk", default="", help="the runs' trunk, if it was moved (as in the config)")
     add_source_flags(parser, required=False)
     parser.add_argument("--mistakes", type=int, default=20, help="maximum number of misclassified rows to show (20)")
-    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
+    add_batch_flag(parser)
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_trunk_flag
+from afjax.cli.parsers import add_command, add_store_flag, add_trunk_flag
 
 EXAMPLE = """\
 examples:
@@ -22,7 +22,7 @@ listens on this machine by default. If you change --host, use an authenticating 
 def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "serve", "serve predictions over HTTP", EXAMPLE, run=_run)
-    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    add_store_flag(parser)
     add_trunk_flag(parser)
     parser.add_argument(
         "--adapters",

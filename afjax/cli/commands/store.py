@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_group, flags
+from afjax.cli.parsers import add_command, add_group, add_store_flag, flags
 
 STORE_EXAMPLE = """\
 examples:
@@ -60,7 +60,7 @@ def add(commands: Any) -> None:
         incoming.add_argument("--name", default="", help="new name for the artifact and its head (unchanged)")
         incoming.add_argument("--overwrite", action="store_true", help="replace existing artifacts of the same names")
     for parser in actions.choices.values():
-        parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+        add_store_flag(parser)
 
 
 def _list(arguments: argparse.Namespace) -> None:

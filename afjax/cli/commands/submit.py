@@ -4,7 +4,17 @@ import argparse
 import functools
 from typing import Any
 
-from afjax.cli.parsers import add_command, add_length_flag, add_mismatch_flag, add_trunk_flag, flags, local_file, one_of
+from afjax.cli.parsers import (
+    add_batch_flag,
+    add_command,
+    add_length_flag,
+    add_mismatch_flag,
+    add_store_flag,
+    add_trunk_flag,
+    flags,
+    local_file,
+    one_of,
+)
 from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
 from afjax.errors import UserError
 
@@ -23,7 +33,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser's commands."""
     parser = add_command(commands, "submit", "predict a benchmark's test sets for its server", EXAMPLE, run=_run)
     parser.add_argument("benchmark", metavar="{glue,superglue,squad}", type=one_of("glue", "superglue", "squad"))
-    parser.add_argument("--store", required=True, help="the store's folder, or gs://...")
+    add_store_flag(parser)
     add_trunk_flag(parser)
     parser.add_argument(
         "--data_dir", required=True, type=local_file, help="the folder that contains the tasks' folders"
@@ -36,7 +46,7 @@ def add(commands: Any) -> None:
         choices=("dev", "test"),
         help="the split to predict for squad (dev); the other benchmarks only have test",
     )
-    parser.add_argument("--batch_size", type=int, default=32, help="rows per step (32)")
+    add_batch_flag(parser)
     add_length_flag(parser, None)
     parser.add_argument(
         "--partial", action="store_true", help="skip missing heads and test sets, whose scores will be meaningless"

@@ -19,6 +19,7 @@ from afjax.interop.adapterhub.files import (
     HEAD,
     OWN,
     SETUP,
+    TRUNK_KEYS,
     VERSION,
     Weights,
     check_can_write,
@@ -154,7 +155,7 @@ class _Writer:
             raise UserError(problem)
         written = [part for member in members for part in self._adapter_without_head(member, folder / member)]
         config = from_dict(FusionConfig, loaded.manifest.config, f'the config of fusion "{name}"')
-        trunk = loaded.manifest.trunk
+        trunk = loaded.manifest.trunk_with(*TRUNK_KEYS)
         settings, tensors = write_fusion(
             config,
             loaded.params,
@@ -185,13 +186,13 @@ class _Writer:
         loaded = self._load("heads", name)
         record = head_record(loaded.manifest)
         settings, tensors = write_head(record.config, loaded.params, name, record.task, record.labels, self.num_choices)
-        values = envelope(settings, loaded.manifest.trunk, name, **{OWN: own_head(record)})
+        values = envelope(settings, loaded.manifest.trunk_with(*TRUNK_KEYS), name, **{OWN: own_head(record)})
         write_part(folder, HEAD, values, tensors, self.weights)
         return [(f"head {name}", folder)]
 
     def _adapter_without_head(self, name: str, folder: Path) -> list[tuple[str, Path]]:
         loaded = self._load("adapters", name)
-        trunk = loaded.manifest.trunk
+        trunk = loaded.manifest.trunk_with(*TRUNK_KEYS)
         config = self._bottleneck(name, loaded.manifest)
         settings, tensors = write_adapter(
             config,

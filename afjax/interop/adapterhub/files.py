@@ -102,10 +102,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
       UserError: The file does not exist or does not contain a JSON object.
     """
-    values = json_files.read_json(path, advice="download it again")
-    if values is None:
-        raise UserError(f"{path} does not exist; download the folder again.")
-    return dict(values)
+    return dict(json_files.read_existing_json(path, advice="download the folder again"))
 
 
 def check_not_peft(config: Mapping[str, Any], path: Path) -> None:
@@ -259,6 +256,10 @@ def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
         raise UserError(f"{where} has dropout_prob={rate!r}; it must be at least 0 and below 1.")
     return rate
+
+
+# The keys of a manifest's trunk record that :func:`envelope` needs.
+TRUNK_KEYS = ("name", "family", "hidden_size", "num_layers")
 
 
 def envelope(config: Any, trunk: Mapping[str, Any], name: str, **more: Any) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def export_peft(
     adapter = store.load(store_folder, "adapters", name)
     manifest = adapter.manifest
     config = _lora(manifest)
-    family, num_layers = str(manifest.trunk["family"]), int(manifest.trunk["num_layers"])
+    trunk = manifest.trunk_with("name", "family", "num_layers")
+    family, num_layers = str(trunk["family"]), int(trunk["num_layers"])
     classes = peft_family(family)
     head_name = head_to_share(store_folder, "adapters", name, head) if with_head else ""
     head_manifest = store.read_manifest(store_folder, "heads", head_name) if head_name else None
