@@ -11,7 +11,7 @@ from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
 from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
-from afjax.display.terminal import progress_bar
+from afjax.display.terminal import print_line
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
@@ -21,9 +21,6 @@ from afjax.storage.writing import write_output
 from afjax.tasks.best_answers import Answer
 from afjax.tasks.submissions import first_label, glue_text, null_odds_text, squad_text, super_glue_text
 from afjax.trunk.pretrained import Trunk, check_length
-
-# Rows per update of the progress bar.
-CHUNK = 1024
 
 
 def write(
@@ -65,8 +62,8 @@ def write(
     files: dict[str, str] = {}
     for number, job in enumerate(jobs, 1):
         if job.head:
-            title = f"[{number}/{len(jobs)}] {job.entry.file}"
-            labels, answers = predict(models[job.head], job.rows, title, batch_size=batch_size, max_length=max_length)
+            print_line(f"[{number}/{len(jobs)}] {job.entry.file}: {counted(len(job.rows), 'row')}")
+            labels, answers = predict(models[job.head], job.rows, batch_size=batch_size, max_length=max_length)
         else:
             labels, answers = [first_label(job.entry.head)] * len(job.rows), []
         predictor = _described(models[job.head]) if job.head else "the first label for every row"
@@ -92,19 +89,12 @@ def load_model(store_folder: str, trunk: Trunk, name: str, *, allow_mismatch: bo
 
 
 def predict(
-    task_model: TaskModel, rows: AnyRows, title: str, *, batch_size: int, max_length: int | None
+    task_model: TaskModel, rows: AnyRows, *, batch_size: int, max_length: int | None
 ) -> tuple[list[str | float], list[list[Answer]]]:
-    """Predicts every row's label, and the answers for span, with a progress bar."""
-    labels: list[str | float] = []
-    answers: list[list[Answer]] = []
-    with progress_bar(title, len(rows), unit="row") as bar:
-        for first in range(0, len(rows), CHUNK):
-            part = rows.take(range(first, min(first + CHUNK, len(rows))))
-            predictions = task_model.predict_rows(part, batch_size=batch_size, max_length=max_length)
-            labels += [label for label in predictions.labels if not isinstance(label, list)]
-            answers += predictions.answers or []
-            bar.update(len(part))
-    return labels, answers
+    """Predicts every row's label, and the answers for span."""
+    predictions = task_model.predict_rows(rows, batch_size=batch_size, max_length=max_length)
+    labels = [label for label in predictions.labels if not isinstance(label, list)]
+    return labels, predictions.answers or []
 
 
 def _described(task_model: TaskModel) -> str:

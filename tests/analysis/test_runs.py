@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -320,8 +321,9 @@ def test_command_for_a_missing_seed_only_changes_the_seed(tmp_path: Path) -> Non
     assert filled(tmp_path, "rte", "pfeiffer", 2) == (wanted, tmp_path / "rte-pfeiffer-seed2-2")
 
 
-def test_command_for_a_missing_task_runs_the_method_on_it(tmp_path: Path) -> None:
-    task = TaskConfig(name="stsb", source="da ta/it's", kind="regression", scale=5.0, labels=("1", "None"))
+@pytest.mark.parametrize("settings", [{"kind": "regression", "scale": 5.0}, {"labels": ("1", "None")}])
+def test_command_for_a_missing_task_runs_the_method_on_it(tmp_path: Path, settings: dict[str, Any]) -> None:
+    task = TaskConfig(name="stsb", source="da ta/it's", **settings)
     finish(tmp_path / "a", experiment("rte", "full", seed=1), 0.5)
     finish(tmp_path / "b", experiment("stsb", "head", of=task), 0.5)
     config, workdir = filled(tmp_path, "stsb", "full", 1)
