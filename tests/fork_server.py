@@ -11,8 +11,12 @@ IMPORTS = (
     "ml_collections",
     "orbax.checkpoint",
     "pytest",
+    "safetensors.numpy",
     "sklearn.metrics",
     "transformers",
+    # transformers imports these lazily, when it loads the tiny trunk's tokenizer.
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.bert.tokenization_bert",
 )
 
 
