@@ -1,52 +1,39 @@
-"""Starts workers as a single process or as a multi-host job."""
+"""Starts forked processes: workers as a single process or as a multi-host job, and other hosts."""
 
+import functools
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from fork_server import fork_server
 
 
-class Job:
-    """Worker processes that run one command.
+class Processes:
+    """Forked processes that run functions, with fake devices. Their output is written to logs.
 
-    By default, there is one process with eight fake devices. The processes are killed at the end of a ``with`` block.
+    The processes are killed at the end of a ``with`` block.
 
     Args:
-      trunk: The trunk's folder.
-      folder: The folder for workdirs, results and logs.
-      arguments: Other command-line arguments of ``worker.py``.
-      processes: Number of processes.
-      devices: Total number of fake devices in all processes.
-      cache: The folder of the compilation cache, or None for no cache.
+      folder: The folder for the logs.
+      targets: A picklable function per process.
+      devices: Number of fake devices per process.
     """
 
-    def __init__(
-        self,
-        trunk: Path,
-        folder: Path,
-        arguments: Sequence[str],
-        *,
-        processes: int = 1,
-        devices: int = 8,
-        cache: Path | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, targets: Sequence[Callable[[], Any]], devices: Sequence[int]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
-        multi_host = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
-        self.logs = [folder / f"log{number}" for number in range(processes)]
+        self.logs = [folder / f"log{number}" for number in range(len(targets))]
         self.processes: list[BaseProcess] = []
         self._cats: list[subprocess.Popen[bytes]] = []
-        for number, log in enumerate(self.logs):
-            host = [*multi_host, f"--process_id={number}"] if processes > 1 else []
-            argv = [f"--trunk={trunk}", f"--folder={folder}", *arguments, *host]
+        for target, log, num_devices in zip(targets, self.logs, devices, strict=True):
+            flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
             # Some tests limit the size of the files that a worker may write. The limit must not apply to the log, so a
             # worker prints to a pipe, and ``cat`` writes the log.
             with log.open("w") as file:
@@ -54,12 +41,12 @@ class Job:
             assert cat.stdin is not None
             self._cats.append(cat)
             with Connection(os.dup(cat.stdin.fileno()), readable=False) as output:
-                process = fork_server().Process(target=run_worker, args=(argv, flags, cache, output))
+                process = fork_server().Process(target=run_with_output, args=(target, flags, output))
                 process.start()
             cat.stdin.close()
             self.processes.append(process)
 
-    def __enter__(self) -> "Job":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,13 +77,51 @@ class Job:
         return "\n".join(log.read_text(errors="replace")[-3000:] for log in self.logs)
 
 
-def run_worker(argv: list[str], flags: str, cache: Path | None, output: Connection) -> None:
-    """Runs ``worker.py`` in this process. Its stdout and stderr go to ``output``."""
+class Job(Processes):
+    """Worker processes that run one command.
+
+    By default, there is one process with eight fake devices.
+
+    Args:
+      trunk: The trunk's folder.
+      folder: The folder for workdirs, results and logs.
+      arguments: Other command-line arguments of ``worker.py``.
+      processes: Number of processes.
+      devices: Total number of fake devices in all processes.
+      cache: The folder of the compilation cache, or None for no cache.
+    """
+
+    def __init__(
+        self,
+        trunk: Path,
+        folder: Path,
+        arguments: Sequence[str],
+        *,
+        processes: int = 1,
+        devices: int = 8,
+        cache: Path | None = None,
+    ) -> None:
+        multi_host = [f"--coordinator_address=127.0.0.1:{free_port()}", f"--num_processes={processes}"]
+        workers = []
+        for number in range(processes):
+            host = [*multi_host, f"--process_id={number}"] if processes > 1 else []
+            argv = [f"--trunk={trunk}", f"--folder={folder}", *arguments, *host]
+            workers.append(functools.partial(run_worker, argv, cache))
+        super().__init__(folder, workers, [devices // processes] * processes)
+
+
+def run_with_output(target: Callable[[], Any], flags: str, output: Connection) -> None:
+    """Calls a function in this process. Stdout and stderr go to ``output``."""
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()
     # XLA reads this variable when it creates the devices. The imports of the fork server do not create devices.
     os.environ["XLA_FLAGS"] = flags
+    target()
+
+
+def run_worker(argv: list[str], cache: Path | None) -> None:
+    """Runs ``worker.py`` in this process."""
     import jax
     import worker
 

@@ -3,18 +3,18 @@
 A job has two processes with two devices each.
 """
 
+import functools
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import ending_hosts
 import numpy as np
 import pytest
-from jobs import Job, checkpoint_steps, free_port, result
+from jobs import Job, Processes, checkpoint_steps, free_port, result
 
 from afjax.cli.explain import explain
 from afjax.distributed import hosts
@@ -107,34 +107,20 @@ def test_host_arguments_must_be_complete_and_valid() -> None:
             hosts.Job(*given, explain=explain)
 
 
-def start_python(*arguments: str, devices: int = 1) -> subprocess.Popen[str]:
-    """Starts a Python process whose output is piped."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    return subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-
-
-def agree(*given: tuple[str, str, int], error: str = "user") -> list[subprocess.Popen[str]]:
-    """Starts one host per ``(digest, failing host, number of devices)``; see ``agree.py``."""
+def agree(folder: Path, *given: tuple[str, str, int], error: str = "user") -> Processes:
+    """Starts one host per ``(digest, failing host, number of devices)``; see ``ending_hosts.agree``."""
     address = f"127.0.0.1:{free_port()}"
-    script = str(Path(__file__).with_name("agree.py"))
-    return [
-        start_python(script, address, str(number), digest, fails, error, devices=devices)
-        for number, (digest, fails, devices) in enumerate(given)
+    targets = [
+        functools.partial(ending_hosts.agree, address, number, digest, fails, error)
+        for number, (digest, fails, _) in enumerate(given)
     ]
+    return Processes(folder, targets, [devices for *_, devices in given])
 
 
-def outcome(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
-    """Returns the exit code and stderr of each process."""
-    try:
-        stderrs = [process.communicate(timeout=TIMEOUT)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [(process.returncode, errors) for process, errors in zip(processes, stderrs, strict=True)]
+def outcome(processes: Processes) -> list[tuple[int | None, str]]:
+    """Returns the exit code and output of each process."""
+    codes = processes.wait(TIMEOUT)
+    return [(code, log.read_text()) for code, log in zip(codes, processes.logs, strict=True)]
 
 
 def reason(errors: str) -> str:
@@ -158,9 +144,9 @@ def reason(errors: str) -> str:
     ],
 )
 def test_hosts_exit_before_training_if_they_differ_or_one_fails(
-    given: list[tuple[str, str, int]], expected: list[str]
+    given: list[tuple[str, str, int]], expected: list[str], tmp_path: Path
 ) -> None:
-    for (code, errors), message in zip(outcome(agree(*given)), expected, strict=True):
+    for (code, errors), message in zip(outcome(agree(tmp_path, *given)), expected, strict=True):
         assert message in reason(errors)
         assert code == 2
 
@@ -175,9 +161,11 @@ def test_hosts_exit_before_training_if_they_differ_or_one_fails(
         ("crash", 1, HOST_LOST, "this host failed with RuntimeError: A bug.; its log has the traceback."),
     ],
 )
-def test_other_hosts_exit_with_the_code_of_the_failure(error: str, code: int, other_code: int, message: str) -> None:
+def test_other_hosts_exit_with_the_code_of_the_failure(
+    error: str, code: int, other_code: int, message: str, tmp_path: Path
+) -> None:
     """The first host fails, which runs the coordination service."""
-    failed, other = outcome(agree(("a", "0", 1), ("a", "0", 1), error=error))
+    failed, other = outcome(agree(tmp_path, ("a", "0", 1), ("a", "0", 1), error=error))
     assert (failed[0], other[0]) == (code, other_code)
     assert message in reason(failed[1])
     assert message in reason(other[1])
@@ -186,40 +174,23 @@ def test_other_hosts_exit_with_the_code_of_the_failure(error: str, code: int, ot
     assert "Traceback" not in other[1]
 
 
-def test_host_exits_with_a_message_if_other_hosts_do_not_join() -> None:
-    shorter = "hosts.QUIET_SECONDS, hosts.JOIN_SECONDS = 1, 3"
-    processes = []
+def test_host_exits_with_a_message_if_other_hosts_do_not_join(tmp_path: Path) -> None:
     # The two hosts use different addresses, so they never find each other.
-    for number in (0, 1):
-        job = f"hosts.Job('127.0.0.1:{free_port()}', 2, {number}, explain=lambda error: None).__enter__()"
-        processes.append(start_python("-c", f"from afjax.distributed import hosts; {shorter}; {job}"))
-    for code, errors in outcome(processes):
+    targets = [functools.partial(ending_hosts.join, f"127.0.0.1:{free_port()}", 2, number) for number in (0, 1)]
+    for code, errors in outcome(Processes(tmp_path, targets, [1, 1])):
         waiting, failure = errors.splitlines()[-2:]
         assert code == 2
         assert "for the other hosts of this run, for at most 3 s" in waiting
         assert failure.startswith("afjax: The hosts of this run did not all join at 127.0.0.1:")
 
 
-ABORTED = """
-import os, sys
-from afjax.distributed import hosts
-from afjax.cli.explain import explain
-with hosts.Job(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), explain=explain):
-    with hosts.all_hosts_or_raise():
-        pass
-    if sys.argv[3] == sys.argv[4]:
-        os.abort()
-    with hosts.all_hosts_or_raise():
-        pass
-"""
-
-
-def test_all_hosts_print_how_to_resume_if_one_host_is_aborted() -> None:
+def test_all_hosts_print_how_to_resume_if_one_host_is_aborted(tmp_path: Path) -> None:
     # Start the three jobs at the same time, because they mostly wait.
     jobs = []
     for aborted in range(3):
         address = f"127.0.0.1:{free_port()}"
-        jobs.append([start_python("-c", ABORTED, address, "3", str(number), str(aborted)) for number in range(3)])
+        targets = [functools.partial(ending_hosts.abort, address, 3, number, aborted) for number in range(3)]
+        jobs.append(Processes(tmp_path / str(aborted), targets, [1] * 3))
     for aborted, job in enumerate(jobs):
         for number, (code, errors) in enumerate(outcome(job)):
             assert errors.count("start the same command again on all hosts") == 1, errors
@@ -283,31 +254,32 @@ def get_config():
 
 
 @pytest.mark.parametrize(
-    ("trunk", "data", "argument", "message"),
+    ("trunk", "data", "argument", "message", "train"),
     [
-        ("trunk", "data", "--config.train.learning_rate=0.5", "Hosts differ in the config"),
-        ("trunk", "nowhere", "--config.seed=0", "nowhere"),
-        ("nowhere", "data", "--config.seed=0", "nowhere"),
-        ("trunk", "data", "--config.train.batch_sice=2", "batch_sice"),
+        # Only the first case runs the program, because starting an interpreter is slow.
+        ("trunk", "data", "--config.train.learning_rate=0.5", "Hosts differ in the config", ending_hosts.train_program),
+        ("trunk", "nowhere", "--config.seed=0", "nowhere", ending_hosts.train_here),
+        ("nowhere", "data", "--config.seed=0", "nowhere", ending_hosts.train_here),
+        ("trunk", "data", "--config.train.batch_sice=2", "batch_sice", ending_hosts.train_here),
     ],
 )
 def test_all_hosts_report_the_invalid_input_of_one_host(
-    trunk: str, data: str, argument: str, message: str, tiny_trunk_folder: Path, tmp_path: Path
+    trunk: str, data: str, argument: str, message: str, train: Any, tiny_trunk_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "trunk").symlink_to(tiny_trunk_folder)
     (tmp_path / "data").mkdir()
     rows = "".join(json.dumps({"text": text, "label": text}) + "\n" for text in ("all", "some", "all", "some"))
     for split in ("train", "dev"):
         (tmp_path / "data" / f"{split}.jsonl").write_text(rows)
-    address, processes = f"127.0.0.1:{free_port()}", []
+    address, targets = f"127.0.0.1:{free_port()}", []
     for number, (trunk_name, data_name) in enumerate((("trunk", "data"), (trunk, data))):
         config = tmp_path / f"config{number}.py"
         config.write_text(CONFIG.format(trunk=str(tmp_path / trunk_name), data=str(tmp_path / data_name)))
-        command = ["-m", "afjax", "train", f"--config={config}", f"--workdir={tmp_path / 'run'}"]
-        command += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={number}"]
-        command += [argument] if number == 1 else []
-        processes.append(start_python(*command))
-    for code, errors in outcome(processes):
+        arguments = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
+        arguments += [f"--coordinator_address={address}", "--num_processes=2", f"--process_id={number}"]
+        arguments += [argument] if number == 1 else []
+        targets.append(functools.partial(train, *arguments))
+    for code, errors in outcome(Processes(tmp_path / "logs", targets, [1, 1])):
         assert code == 2
         assert message in reason(errors)
     assert not (tmp_path / "run").exists()
