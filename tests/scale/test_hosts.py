@@ -3,6 +3,7 @@
 A job has two processes with two devices each.
 """
 
+import contextlib
 import functools
 import json
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 import ending_hosts
 import numpy as np
 import pytest
+from facts import has_facts
 from jobs import Job, Processes, checkpoint_steps, free_port, result
 
 from afjax.cli.explain import explain
@@ -202,32 +204,40 @@ def test_all_hosts_print_how_to_resume_if_one_host_is_aborted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "other_code", "message"),
+    ("fault", "failing", "code", "other_code", "facts"),
     [
-        ("refuse:{}:3", 2, 2, "This row cannot be read."),
-        ("crash:{}:3", 1, HOST_LOST, "RuntimeError: This host is broken."),
-        ("interrupt:{}:3", 130, 130, "interrupted"),
-        ("stop:{}:0", PREEMPTED, PREEMPTED, "stopped by SIGTERM"),
+        ("refuse:{}:3", (0, 1), 2, 2, ("This row cannot be read.",)),
+        # test_other_hosts_exit_with_the_code_of_the_failure covers a crash of host 0.
+        ("crash:{}:3", (1,), 1, HOST_LOST, ("RuntimeError: This host is broken.",)),
+        ("interrupt:{}:3", (0, 1), 130, 130, ("interrupted",)),
+        ("stop:{}:0", (0, 1), PREEMPTED, PREEMPTED, ("stopped by SIGTERM",)),
         # On host 0, metrics.jsonl needs more than 700 bytes, and a checkpoint needs more than 6000 bytes. Host 1 only
         # writes its part of each checkpoint.
-        ("full:{}:700", 2, 2, "File too large"),
-        ("full:{}:6000", 2, 2, "A checkpoint could not be written"),
+        ("full:{}:700", (0,), 2, 2, ("File too large",)),
+        ("full:{}:6000", (0, 1), 2, 2, ("A checkpoint could not be written", "File too large")),
     ],
 )
 def test_all_hosts_exit_with_the_reason_if_one_host_fails(
-    fault: str, code: int, other_code: int, message: str, tiny_trunk_folder: Path, compiled: Path, tmp_path: Path
+    fault: str,
+    failing: tuple[int, ...],
+    code: int,
+    other_code: int,
+    facts: tuple[str, ...],
+    tiny_trunk_folder: Path,
+    compiled: Path,
+    tmp_path: Path,
 ) -> None:
     def start(host: int) -> Job:
         arguments = [*ARGUMENTS, f"--fault={fault.format(host)}"]
         return Job(tiny_trunk_folder, tmp_path / str(host), arguments, processes=2, devices=4, cache=compiled)
 
-    # Two jobs run at the same time. Host 0 fails in the first job, and host 1 fails in the second job.
-    with start(0) as first, start(1) as second:
-        for host, job in enumerate((first, second)):
+    # The jobs run at the same time. In each job, another host fails.
+    with contextlib.ExitStack() as stack:
+        for host, job in [(host, stack.enter_context(start(host))) for host in failing]:
             codes = job.wait()
             assert codes == ([code, other_code] if host == 0 else [other_code, code]), job.output()
             failed, other = (reason(job.logs[number].read_text()) for number in (host, 1 - host))
-            assert message in failed
+            assert has_facts(failed, *facts)
             assert not failed.startswith("On host")
             assert other == f"On host {host}: {failed}"
 
