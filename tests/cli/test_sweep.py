@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import pytest
 from etils import epath
 from facts import has_facts
+from fork_server import fork_server
 
 from afjax import store
 from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
@@ -55,7 +57,7 @@ def get_sweep():
     return {"train.learning_rate": [1e-3, 1e-4], "adapter.position": ("ffn", "both")}
 """
 # An epoch has one step, so a run of many steps would otherwise evaluate, and write a checkpoint, after each step.
-LONG = ("--config.train.eval_every=100",)
+LONG = ("--config.train.eval_every=300",)
 RATES = "--grid.train.learning_rate=1e-3,3e-4"
 
 
@@ -451,6 +453,15 @@ def once(action: Callable[[], None]) -> Any:
     return trained
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks a sweep's processes from the fork server. Spawned ones would import everything again."""
+    stand_in = types.SimpleNamespace(**vars(multiprocessing))
+    stand_in.get_context = lambda method: fork_server()
+    monkeypatch.setattr(sweep_workers, "multiprocessing", stand_in)
+
+
+@pytest.mark.usefixtures("forked")
 def test_killed_process_fails_its_runs_and_is_replaced(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +485,7 @@ def test_killed_process_fails_its_runs_and_is_replaced(
     assert written(tmp_path / "sweep") == written(tmp_path / "undisturbed")
 
 
+@pytest.mark.usefixtures("forked")
 def test_stopped_processes_save_and_resume(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,6 +572,7 @@ def test_process_that_cannot_save_ends_if_the_command_is_killed() -> None:
         assert process.stdout.read() == b"SIGTERM\n"
 
 
+@pytest.mark.usefixtures("forked")
 def test_processes_save_and_end_if_the_command_fails(
     real: list[str], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,7 +585,7 @@ def test_processes_save_and_end_if_the_command_fails(
     with monkeypatch.context() as patch:
         patch.setattr(sweep_progress, "write_tables", full)
         assert main(words) == 2
-    assert has_facts(capsys.readouterr().err.splitlines()[-1], "sweep", "cannot be written", "No space left")
+    assert has_facts(capsys.readouterr().err.splitlines()[-1], "sweep", "No space left", "cannot be written")
     assert not multiprocessing.active_children()
     assert main(words) == 0
     assert {row["status"] for row in rows(tmp_path / "sweep" / "sweep.csv")} == {"done"}
