@@ -196,28 +196,3 @@ def test_nothing_is_printed_about_pytorch(tiny_trunk_folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRANSFORMERS_NO_ADVISORY_WARNINGS"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "PyTorch" not in done.stdout + done.stderr
-
-
-# Two concurrent runs with one store.
-
-
-def test_second_concurrent_run_with_the_same_name_is_refused(config: Path, tmp_path: Path) -> None:
-    given = [f"--config={config}:recipe=single,task=rte", f"--store={tmp_path / 'store'}"]
-    runs = []
-    for seed in range(2):
-        words = [*given, f"--workdir={tmp_path / f'run{seed}'}", f"--config.seed={seed}"]
-        command = [sys.executable, "-m", "afjax", "train", *words]
-        runs.append(subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    told = [run.communicate(timeout=300) for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 2], told
-    winner = [run.returncode for run in runs].index(0)
-    sentence = told[1 - winner][1].splitlines()[-1]
-    assert sentence.startswith("afjax: ")
-    assert "rte" in sentence
-    assert not (tmp_path / f"run{1 - winner}" / "target").exists()
-    entries = store.entries(tmp_path / "store")
-    assert [(entry.kind, entry.name, entry.seed) for entry in entries] == [
-        ("adapters", "rte", winner),
-        ("heads", "rte", winner),
-    ]
-    assert len({entry.run for entry in entries}) == 1

@@ -142,6 +142,7 @@ def test_one_of_two_concurrent_commands_saves_all_of_its_artifacts(
     run = json.loads((tmp_path / str(winner) / "store.json").read_text())["run"]
     assert store.verify(tmp_path / "store") == []
     manifests = store.entries(tmp_path / "store")
-    assert [(manifest.kind, manifest.run) for manifest in manifests] == [("adapters", run), ("heads", run)]
-    assert "quantity" in errors[loser].splitlines()[-1]
-    assert "--store" in errors[loser].splitlines()[-1]
+    saved = [(manifest.kind, manifest.name, manifest.seed, manifest.run) for manifest in manifests]
+    assert saved == [(kind, "quantity", winner, run) for kind in ("adapters", "heads")]
+    assert has_facts(errors[loser].splitlines()[-1], "afjax: ", "quantity", "--store")
+    assert not (tmp_path / str(loser) / "target").exists()
