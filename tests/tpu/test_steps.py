@@ -19,7 +19,7 @@ from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists
-from afjax.tpu import plan
+from afjax.tpu import plan, report
 from afjax.tpu.chips import parse_topology
 from afjax.tpu.minimum_flops import minimum_flops
 from afjax.tpu.program import Memory, Program, Work, read_program
@@ -236,8 +236,11 @@ def test_plan_follows_the_config_of_an_experiment(tiny_trunk_folder: Path) -> No
 
 
 def test_command_prints_the_numbers_of_a_slice_as_json(
-    needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str]
+    needs_libtpu: None, tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Compile fewer steps. test_largest_number_is_found_from_small_and_large_steps checks the whole search.
+    monkeypatch.setattr(report, "_LARGER_STEPS", 1)
+    monkeypatch.setattr(report, "_CORRECTIONS", 0)
     arguments = [f"--trunk={tiny_trunk_folder}", "--method=pfeiffer", "--batch_size=64", "--max_length=16"]
     assert main(["tpu", "--topology=v5e:2x4", *arguments, "--json"]) == 0
     values = json.loads(capsys.readouterr().out.splitlines()[-1])
