@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,38 @@ def distinct_families() -> list[str]:
 
     Tests of the computations only need these families.
     """
+    return _first_names(lambda family: dataclasses.replace(family, name=""))
+
+
+def families_with_distinct_layers() -> list[str]:
+    """Returns the encoder families, except any that has the same layers as an earlier one.
+
+    These families only differ in names, positions and embeddings. Tests of the layers do not need them.
+    """
+    bert = ENCODER_FAMILIES["bert"]
+
+    def layers(family: EncoderFamily) -> EncoderFamily:
+        config_names = {field: name for field, name in family.config_names.items() if field != "embedding_size"}
+        return dataclasses.replace(
+            family,
+            name="",
+            config_names=config_names,
+            weight_names=bert.weight_names,
+            default_pad_id=bert.default_pad_id,
+            first_position=bert.first_position,
+            # None means that the layers know the positions.
+            position_embeddings=family.position_embeddings and bert.position_embeddings,
+        )
+
+    return _first_names(layers)
+
+
+def _first_names(part: Callable[[EncoderFamily], EncoderFamily]) -> list[str]:
+    """Returns the families for which ``part`` returns something other than for each earlier family."""
     first_names: list[tuple[EncoderFamily, str]] = []
     for name, family in ENCODER_FAMILIES.items():
-        nameless = dataclasses.replace(family, name="")
-        if all(nameless != other for other, _ in first_names):
-            first_names.append((nameless, name))
+        if all(part(family) != other for other, _ in first_names):
+            first_names.append((part(family), name))
     return [name for _, name in first_names]
 
 

@@ -22,7 +22,7 @@ from afjax.train.options import RunOptions
 from afjax.train.single import train_single
 from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk, load_trunk
-from tests.small_trunk import distinct_families, small_trunk_on_disk
+from tests.small_trunk import distinct_families, families_with_distinct_layers, small_trunk_on_disk
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,20 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+# These methods train parameters of the embeddings: all of them, or a copy of their LayerNorm.
+WITH_EMBEDDINGS = ("full", "houlsby")
+
+
+@pytest.mark.parametrize(
+    ("trunk", "method"),
+    [
+        (family, method)
+        for family in distinct_families()
+        for method in METHODS
+        if method in WITH_EMBEDDINGS or family in families_with_distinct_layers()
+    ],
+    indirect=["trunk"],
+)
 def test_methods_train_and_predict(trunk: Trunk, method: str, settings: TrainConfig, tmp_path: Path) -> None:
     model = train(trunk, METHODS[method], settings, tmp_path / "run")
     before, after = flatten(trunk.params), flatten(model.trunk.params)
@@ -81,6 +94,7 @@ def test_methods_train_and_predict(trunk: Trunk, method: str, settings: TrainCon
         assert (loaded.sha256, loaded.config) == (model.trunk.sha256, trunk.config)
 
 
+@pytest.mark.parametrize("trunk", families_with_distinct_layers(), indirect=True)
 def test_scanned_layers_train_the_same_adapter(trunk: Trunk, settings: TrainConfig, tmp_path: Path) -> None:
     method = Method(adapter=BOTTLENECK)
     unrolled = train(trunk, method, settings, tmp_path / "unrolled")
