@@ -668,9 +668,3 @@ def test_shared_option_of_the_wrong_type_is_refused() -> None:
     shared: Any = {}
     with pytest.raises(UserError, match="shared"):
         RunOptions(shared=shared)
-
-
-def test_run_of_the_wrong_type_is_refused(tiny_trunk: Trunk) -> None:
-    run: Any = {"workdir": "runs/1"}
-    with pytest.raises(UserError, match="PlannedRun"):
-        train_many(tiny_trunk, [run])
