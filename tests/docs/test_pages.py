@@ -14,8 +14,8 @@ import afjax
 pytestmark = pytest.mark.slow
 
 FOLDERS = ("get_started", "tutorials", "how_to")
-# tests/interop/test_reuse.py runs this page's blocks.
-TESTED_ELSEWHERE = ("reuse",)
+# tests/interop/test_reuse.py and tests/test_readme.py run these pages' blocks.
+TESTED_ELSEWHERE = ("reuse", "training_loop")
 PAGES = [
     path
     for folder in FOLDERS
