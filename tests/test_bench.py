@@ -1,11 +1,16 @@
 """The benchmark scripts use names that exist. They run for hours before they reach some of these names."""
 
 import ast
+import math
+import sys
 from pathlib import Path
 
 import pytest
 
 import afjax
+
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
+from check_adapterhub import LIMIT, compare
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "bench").glob("*.py"))
 
@@ -22,3 +27,15 @@ def test_script_uses_public_names_that_exist(path: Path) -> None:
 
 def test_scripts_were_found() -> None:
     assert {"fusion_study", "vs_adapterhub"} <= {path.stem for path in SCRIPTS}
+
+
+@pytest.mark.parametrize(
+    ("differences", "code"), [((0.0, LIMIT), 0), ((0.0, 2 * LIMIT), 1), ((0.0, math.nan), 1), ((math.nan, 0.0), 1)]
+)
+def test_check_fails_if_a_difference_is_large_or_nan(differences: tuple[float, ...], code: int) -> None:
+    def direction(*_: object) -> list[tuple[str, str, float]]:
+        return [("there", str(case), difference) for case, difference in enumerate(differences)]
+
+    with pytest.raises(SystemExit) as ended:
+        compare(("minilm",), Path(sys.executable), [direction])
+    assert ended.value.code == code
