@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from results_file import add_to_csv
+from results_file import add_to_csv, read_csv
 
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
@@ -33,7 +33,9 @@ from afjax.tpu.minimum_flops import minimum_flops
 from afjax.tpu.plan import MethodCase, Plan, plan_method
 from afjax.tpu.steps import compile_train_step
 
-COLUMNS = ("method", "rows", "length", "slots", "compile_s", "step_ms", "ms_per_run", "tflop_per_s", "share")
+COLUMNS = tuple(
+    "device,trunk,dtype,layers,method,rows,length,slots,compile_s,step_ms,ms_per_run,tflop_per_s,share".split(",")
+)
 SIZE = 8192  # rows and columns of the matrix product
 WARM_UP = 3
 
@@ -142,6 +144,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8, help="number of programs to compile at a time (8)")
     parser.add_argument("--output", required=True, type=Path, help="output file (CSV)")
     arguments = parser.parse_args()
+    # A file with other columns is refused before anything is compiled.
+    read_csv(arguments.output, COLUMNS)
     cases = [
         Case(method, arguments.rows, arguments.length, int(slots))
         for method, slots in itertools.product(arguments.methods.split(","), arguments.slots.split(","))
@@ -162,14 +166,14 @@ def main() -> None:
         for case, step in steps.items():
             seconds[case].append(step.run(arguments.num_steps))
     peak = 2 * SIZE**3 / statistics.median(product_s)
-    print(
-        f"{jax.devices()[0].device_kind}, JAX {jax.__version__}: the matrix product computes {peak / 1e12:.0f} TFLOP/s"
-    )
+    device, layers = jax.devices()[0].device_kind, "unrolled" if arguments.unrolled else "scanned"
+    print(f"{device}, JAX {jax.__version__}: the matrix product computes {peak / 1e12:.0f} TFLOP/s")
     for case, step in steps.items():
         median = statistics.median(seconds[case])
         rate = step.flops / median
         figures = (f"{1e3 * median:.2f}", f"{1e3 * median / case.slots:.2f}", f"{rate / 1e12:.1f}")
-        values = (*dataclasses.astuple(case), f"{step.compile_s:.1f}", *figures, f"{rate / peak:.3f}")
+        setup = (device, arguments.trunk, arguments.trunk_dtype, layers, *dataclasses.astuple(case))
+        values = (*setup, f"{step.compile_s:.1f}", *figures, f"{rate / peak:.3f}")
         line = dict(zip(COLUMNS, values, strict=True))
         add_to_csv(arguments.output, COLUMNS, line)
         print(", ".join(f"{name} {value}" for name, value in line.items()), flush=True)

@@ -81,12 +81,21 @@ def _check_inputs(location: str, recorded: Inputs, expected: Inputs) -> None:
             )
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Reads the lines of a CSV file; none if it does not exist."""
+def read_csv(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Reads the lines of a CSV file; none if it does not exist.
+
+    Raises:
+      UserError: The file has other columns, so lines with these columns cannot be appended.
+    """
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        if (header := reader.fieldnames) is not None and tuple(header) != tuple(columns):
+            raise UserError(
+                f"{path} has the columns {', '.join(header)}, not {', '.join(columns)}; choose a different output file."
+            )
+        return list(reader)
 
 
 def add_to_csv(path: Path, columns: Sequence[str], line: Mapping[str, Any]) -> None:

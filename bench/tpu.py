@@ -28,7 +28,7 @@ from afjax.tpu.program import total_by_kind
 from afjax.tpu.report import train_step
 from afjax.tpu.steps import trained_bytes
 
-CASE = ("topology", "trunk", "method", "layers", "slots")
+CASE = ("topology", "trunk", "method", "layers", "slots", "rows", "length")
 COLUMNS = CASE + tuple(
     "compile_s,tflop,minimum_tflop,ratio,matmul_ratio,memory_gb,moved_gb,all_reduce_mb,"
     "gradients_mb,step_ms,bound,compute_ms,hbm_ms,interconnect_ms".split(",")
@@ -36,7 +36,7 @@ COLUMNS = CASE + tuple(
 
 
 def measure(
-    rows: int, length: int, topology_name: str, trunk: str, method: str, layers: str, slots: str
+    topology_name: str, trunk: str, method: str, layers: str, slots: str, rows: str, length: str
 ) -> dict[str, object]:
     """Compiles a training step, and computes its row of the table."""
     topology = parse_topology(topology_name)
@@ -48,12 +48,12 @@ def measure(
             method=name,
             num_adapters=int(number or 1),
             num_tasks=int(number or 8),
-            batch_size=rows * mesh.size,
-            max_length=length,
+            batch_size=int(rows) * mesh.size,
+            max_length=int(length),
             unrolled=layers != "scanned",
         )
     ).with_slots(int(slots))
-    line: dict[str, object] = dict(zip(CASE, (topology_name, trunk, method, layers, slots), strict=True))
+    line: dict[str, object] = dict(zip(CASE, (topology_name, trunk, method, layers, slots, rows, length), strict=True))
     step = train_step(plan, mesh, topology)
     if step is None:
         return {**line, "bound": "does not fit"}
@@ -88,13 +88,14 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128, help="tokens per row (128)")
     parser.add_argument("--output", required=True, type=Path)
     arguments = parser.parse_args()
-    done = [tuple(line[name] for name in CASE) for line in read_csv(arguments.output)]
+    done = [tuple(line[name] for name in CASE) for line in read_csv(arguments.output, COLUMNS)]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as fresh:
-        choices = (arguments.topologies, arguments.trunks, arguments.methods, arguments.layers, arguments.slots)
-        for case in itertools.product(*(choice.split(",") for choice in choices)):
+        lists = (arguments.topologies, arguments.trunks, arguments.methods, arguments.layers, arguments.slots)
+        choices = [text.split(",") for text in lists] + [[str(arguments.rows)], [str(arguments.length)]]
+        for case in itertools.product(*choices):
             if case in done:
                 continue
-            line = fresh.submit(measure, arguments.rows, arguments.length, *case).result()
+            line = fresh.submit(measure, *case).result()
             add_to_csv(arguments.output, COLUMNS, line)
             print(", ".join(f"{key} {value}" for key, value in line.items()), flush=True)
 

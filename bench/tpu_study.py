@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--read", type=float, default=2.0, help="seconds to trace and load a cached program (2.0)")
     arguments = parser.parse_args()
     works = {task: work_of(task, arguments.data) for task in TASKS}
-    lines = read_csv(arguments.output)
+    lines = read_csv(arguments.output, COLUMNS)
     costs = {int(line["length"]): line for line in lines if line["topology"] == arguments.topology}
     for length in sorted({length for work in works.values() for length in (*work.train, *work.dev)} - costs.keys()):
         costs[length] = costs_of(length, arguments.topology)

@@ -48,11 +48,15 @@ def measure(run: Run) -> dict[str, Any]:
 
 def test_csv_has_one_header(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
-    assert read_csv(path) == []
-    add_to_csv(path, ("method", "ms", "gb"), {"method": "full", "ms": "2.5"})
-    add_to_csv(path, ("method", "ms", "gb"), {"method": "head", "ms": "0.5", "gb": "1"})
+    columns = ("method", "ms", "gb")
+    assert read_csv(path, columns) == []
+    add_to_csv(path, columns, {"method": "full", "ms": "2.5"})
+    add_to_csv(path, columns, {"method": "head", "ms": "0.5", "gb": "1"})
     assert path.read_bytes() == b"method,ms,gb\r\nfull,2.5,\r\nhead,0.5,1\r\n"
-    assert read_csv(path)[1] == {"method": "head", "ms": "0.5", "gb": "1"}
+    assert read_csv(path, columns)[1] == {"method": "head", "ms": "0.5", "gb": "1"}
+    with pytest.raises(UserError) as refused:
+        read_csv(path, ("method", "rows", "ms", "gb"))
+    assert has_facts(str(refused.value), str(path), "method, ms, gb", "method, rows, ms, gb")
 
 
 def test_missing_runs_are_measured_once(tmp_path: Path) -> None:
