@@ -117,8 +117,9 @@ def compare(trunks: Sequence[str], python: Path, directions: Sequence[Callable[.
     sys.exit(not worst <= LIMIT)
 
 
-def ask(python: Path, command: str, **arguments: Any) -> None:
-    subprocess.run([python, WORKER, command, json.dumps(arguments)], check=True, stdout=sys.stderr)
+def ask(python: Path, command: str, *, worker: Path = WORKER, **arguments: Any) -> None:
+    """Runs a command of a worker in the other library's environment."""
+    subprocess.run([python, worker, command, json.dumps(arguments)], check=True, stdout=sys.stderr)
 
 
 def write_batch(trunk: afjax.Trunk, path: Path) -> dict[str, np.ndarray]:

@@ -11,15 +11,12 @@ run installs PyTorch and PEFT in a separate virtual environment (`--venv=DIR`).
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from check_adapterhub import LENGTH, builtin_pairs, compare, rows_of
+from check_adapterhub import LENGTH, ask, builtin_pairs, compare, rows_of
 from routed_vs_torch import PEFT
 from vs_adapterhub import DEFAULT_VENV, ready_environment
 
@@ -76,10 +73,6 @@ def main() -> None:
     compare(flags.trunks.split(","), python, (from_peft, to_peft))
 
 
-def ask(python: Path, command: str, **arguments: Any) -> None:
-    subprocess.run([python, WORKER, command, json.dumps(arguments)], check=True, stdout=sys.stderr)
-
-
 def from_peft(
     python: Path, trunk: afjax.Trunk, batch: dict[str, np.ndarray], work: Path
 ) -> Iterator[tuple[str, str, float]]:
@@ -90,6 +83,7 @@ def from_peft(
     ask(
         python,
         "train",
+        worker=WORKER,
         trunk=str(trunk.folder),
         batch=str(work / "batch.npz"),
         output=str(work / "trained"),
@@ -128,7 +122,7 @@ def to_peft(
         )
         trained.save(store)
         export_peft(store, name, exported / name, with_head=name not in NO_HEAD)
-    ask(python, "load", trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported))
+    ask(python, "load", worker=WORKER, trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported))
     for name in cases(TO_PEFT, trunk):
         yield ("afjax to PEFT", name, largest_difference(trunk, store, batch, exported / name / "computed.npz", name))
 

@@ -5,14 +5,10 @@ and answers with its time in seconds, as a line of JSON. `stop` ends the script.
 """
 
 import argparse
-import json
-import os
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-VOCABULARY_SIZE = 30522
+from worker import VOCABULARY_SIZE, answer, open_answers, run_on_request
 
 
 def main() -> None:
@@ -24,18 +20,11 @@ def main() -> None:
     parser.add_argument("--length", required=True, help="tokens per row; rows cycle through several lengths")
     parser.add_argument("--num_adapters", required=True, type=int)
     flags = parser.parse_args()
-    # Only answers may be written to stdout, so redirect the libraries' own output to stderr.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = open_answers()
     step = {"adapters": adapters_step, "parallel": parallel_step, "peft": peft_step}[flags.library](flags)
     step()
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        if line.strip() == "stop":
-            break
-        start = time.perf_counter()
-        step()
-        print(json.dumps({"seconds": time.perf_counter() - start}), file=answers, flush=True)
+    answer(answers, ready=True)
+    run_on_request(step, answers)
 
 
 def bert_config(flags: argparse.Namespace) -> Any:

@@ -12,7 +12,9 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
+
+from timing import timed
 
 BATCH_SIZE, MAX_LENGTH, VOCABULARY_SIZE = 8, 128, 30522
 # The models from transformers: type, and the settings in the published config.json that differ from the defaults.
@@ -49,9 +51,7 @@ def main() -> None:
     parser.add_argument("--threads", required=True, type=int)
     flags = parser.parse_args()
 
-    # Only answers may be written to stdout, so redirect the libraries' own output to stderr.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = open_answers()
     if hasattr(os, "sched_setaffinity"):  # XLA starts one thread per core available to the process.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.threads])
 
@@ -64,16 +64,29 @@ def main() -> None:
         step, version = afjax_step(flags.trunk, flags.method, flags.mode, flags.num_adapters, flags.dtype)
     step()
     answer(answers, version=version, prepare_s=time.perf_counter() - start)
-    for line in sys.stdin:
-        if line.strip() == "stop":
-            break
-        start = time.perf_counter()
-        step()
-        answer(answers, seconds=time.perf_counter() - start)
+    run_on_request(step, answers)
     answer(answers, peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
 
 
-def answer(stream: Any, **fields: float | str) -> None:
+def open_answers() -> TextIO:
+    """Returns the stream for the answers, which is stdout.
+
+    Only answers may be written to it, so the libraries' own output is redirected to stderr.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def run_on_request(step: Callable[[], object], answers: TextIO) -> None:
+    """Runs the step once per line of standard input, and answers with its time. Ends at `stop`."""
+    for line in sys.stdin:
+        if line.strip() == "stop":
+            break
+        answer(answers, seconds=timed(step))
+
+
+def answer(stream: TextIO, **fields: float | str) -> None:
     print(json.dumps(fields), file=stream, flush=True)
 
 
