@@ -15,8 +15,9 @@ of an adapter.
 
 import argparse
 import dataclasses
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -48,9 +49,11 @@ def main() -> int:
     for num_adapters in map(int, arguments.adapters.split(",")):
         for number in range(len(models), num_adapters):
             models[str(number)] = random_task(trunk, str(number), arguments.preset, arguments.length)
+        # An earlier number of adapters may have been larger.
+        resident = dict(itertools.islice(models.items(), num_adapters))
         for num_rows in map(int, arguments.rows.split(",")):
             capacity = Capacity(batch_sizes=(num_rows,), lengths=(arguments.length,))
-            routed = RoutedModel(trunk, models, capacity)
+            routed = RoutedModel(trunk, resident, capacity)
             one_s, routed_s = times(routed, models["0"], num_rows, arguments)
             cells = (
                 num_rows,
@@ -101,22 +104,31 @@ def random_task(trunk: Trunk, name: str, preset: str, length: int, *, drop: int 
 def times(routed: RoutedModel, one: TaskModel, num_rows: int, arguments: argparse.Namespace) -> list[float]:
     """Times a single-adapter batch and a routed batch alternately, in median seconds."""
     names = routed.names
-    data = random_rows([arguments.length] * num_rows)
+    data = random_rows(dict.fromkeys(range(num_rows), arguments.length))
     # Row n uses adapter n, modulo the number of adapters.
     parts = []
     for number, name in enumerate(names[:num_rows]):
         numbers = tuple(range(number, num_rows, len(names)))
-        parts.append(Sequences(routed.task(name), random_rows([arguments.length] * len(numbers)), numbers))
+        parts.append(Sequences(routed.task(name), random_rows(dict.fromkeys(numbers, arguments.length)), numbers))
 
     return median_seconds(
         [lambda: one.logits(data, batch_size=num_rows), lambda: routed.outputs(parts)], arguments.repeats
     )
 
 
-def random_rows(lengths: Sequence[int]) -> TokenizedRows:
-    """Creates one row of random tokens per length."""
-    tokens = np.random.default_rng(0).integers(1000, 20_000, sum(lengths), dtype=np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+def random_rows(lengths: Mapping[int, int]) -> TokenizedRows:
+    """Creates rows of random tokens. Equal row numbers have equal tokens, also in several calls.
+
+    Args:
+      lengths: ``{row number: number of tokens}``.
+    """
+    tokens = np.concatenate(
+        [
+            np.random.default_rng(number).integers(1000, 20_000, length, dtype=np.int32)
+            for number, length in lengths.items()
+        ]
+    )
+    offsets = np.cumsum([0, *lengths.values()], dtype=np.int64)
     return TokenizedRows(tokens, np.zeros(len(tokens), np.int8), offsets, None, 0)
 
 

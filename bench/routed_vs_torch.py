@@ -16,7 +16,6 @@ Prints one line per comparison: the median times, and their ratio.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -26,14 +25,14 @@ from typing import Any
 
 from routed_batches import random_rows, random_task, random_trunk
 from timing import median_seconds, timed
-from vs_adapterhub import DEFAULT_VENV, ready_environment
+from vs_adapterhub import DEFAULT_VENV, ask, ready_environment
 
 from afjax import Capacity, RoutedModel
 from afjax.serve.requests import Sequences, SharedSequences
 from afjax.trunk.sizes import SIZES
 
 PEFT = ("peft==0.21.2",)
-COLUMNS = ("comparison", "PyTorch, ms", "afjax, ms", "PyTorch / afjax")
+COLUMNS = ("comparison", "baseline, ms", "afjax, ms", "baseline / afjax")
 
 
 def main() -> int:
@@ -75,9 +74,9 @@ def routed_model(arguments: argparse.Namespace, preset: str) -> RoutedModel:
     return RoutedModel(trunk, models, Capacity(batch_sizes=sizes, lengths=arguments.lengths, tasks_per_row=number))
 
 
-def row_lengths(arguments: argparse.Namespace, numbers: Sequence[int]) -> list[int]:
+def row_lengths(arguments: argparse.Namespace, numbers: Sequence[int]) -> dict[int, int]:
     """Assigns the lengths to the given rows in turn."""
-    return [arguments.lengths[number % len(arguments.lengths)] for number in numbers]
+    return {number: arguments.lengths[number % len(arguments.lengths)] for number in numbers}
 
 
 def mixed(model: RoutedModel, arguments: argparse.Namespace) -> Callable[[], Any]:
@@ -131,16 +130,11 @@ def compare(
     run()
     torch_s, afjax_s = [], []
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin, "stdin must be a pipe"
-        assert process.stdout, "stdout must be a pipe"
-        assert json.loads(process.stdout.readline())["ready"], "the worker must first report that it is ready"
+        assert ask(process, "")["ready"], "the worker must first report that it is ready"
         for _ in range(arguments.repeats):
-            process.stdin.write("step\n")
-            process.stdin.flush()
-            torch_s.append(json.loads(process.stdout.readline())["seconds"])
+            torch_s.append(ask(process, "step")["seconds"])
             afjax_s.append(timed(run))
-        process.stdin.write("stop\n")
-        process.stdin.flush()
+        print("stop", file=process.stdin, flush=True)
     return statistics.median(torch_s), statistics.median(afjax_s)
 
 

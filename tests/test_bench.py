@@ -5,12 +5,14 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import afjax
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from check_adapterhub import LIMIT, compare
+from routed_batches import random_rows
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "bench").glob("*.py"))
 
@@ -39,3 +41,10 @@ def test_check_fails_if_a_difference_is_large_or_nan(differences: tuple[float, .
     with pytest.raises(SystemExit) as ended:
         compare(("minilm",), Path(sys.executable), [direction])
     assert ended.value.code == code
+
+
+def test_a_part_of_the_random_rows_has_the_same_tokens() -> None:
+    whole, part = random_rows({0: 3, 1: 5, 2: 4}), random_rows({1: 5, 2: 4})
+    assert np.array_equal(whole.tokens[3:], part.tokens)
+    assert part.offsets.tolist() == [0, 5, 9]
+    assert not np.array_equal(part.tokens[:4], part.tokens[5:])
