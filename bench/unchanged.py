@@ -27,7 +27,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-PARTS = ("train", "resume", "store", "tpu")
 TPU_METHODS = ("full", "head", "pfeiffer", "houlsby", "pals", "fusion")
 TOLERANCE = 0.005
 TEXTS = ["A man plays the guitar.\tSomebody makes music.", "The cat sleeps.\tThe dog runs in the park."]
@@ -55,16 +54,12 @@ class Checkout:
         return output
 
     def train(self, workdir: Path) -> None:
-        if not (workdir / "result.json").exists() or not finished(workdir):
+        if not (workdir / "target" / "result.json").exists():
             self.run("train", "--config=configs/quickstart.py", f"--workdir={workdir}")
 
     @property
     def quickstart(self) -> Path:
         return self.folder / "quickstart"
-
-
-def finished(workdir: Path) -> bool:
-    return (workdir / "target" / "result.json").exists()
 
 
 def results(workdir: Path) -> dict[str, Any]:
@@ -96,6 +91,7 @@ def check_train(before: Checkout, after: Checkout) -> bool:
 
 
 def check_resume(before: Checkout, after: Checkout) -> bool:
+    before.train(before.quickstart)
     unfinished, resumed = before.folder / "unfinished", after.folder / "resumed"
     if not unfinished.exists():
         workdir = before.folder / "killed"
@@ -115,6 +111,7 @@ def check_resume(before: Checkout, after: Checkout) -> bool:
 
 
 def check_store(before: Checkout, after: Checkout) -> bool:
+    before.train(before.quickstart)
     texts = before.folder / "texts.tsv"
     texts.write_text("\n".join(["text_a\ttext_b", *TEXTS]) + "\n")
     store, problems = before.quickstart / "store", []
@@ -168,11 +165,14 @@ def main() -> int:
     parser.add_argument("--before", required=True, type=Path, help="checkout without the change")
     parser.add_argument("--after", default=".", type=Path, help="checkout with the change (.)")
     parser.add_argument("--folder", required=True, type=Path, help="folder for runs and outputs")
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"parts to check ({','.join(PARTS)})")
-    arguments = parser.parse_args()
-    checkouts = [Checkout(getattr(arguments, name), arguments.folder / name) for name in ("before", "after")]
     checks = {"train": check_train, "resume": check_resume, "store": check_store, "tpu": check_tpu}
-    results = [checks[part](*checkouts) for part in arguments.parts.split(",")]
+    parser.add_argument("--parts", default=",".join(checks), help=f"parts to check ({','.join(checks)})")
+    arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    if unknown := [part for part in parts if part not in checks]:
+        parser.error(f"unknown --parts: {', '.join(unknown)} (has: {', '.join(checks)})")
+    checkouts = [Checkout(getattr(arguments, name), arguments.folder / name) for name in ("before", "after")]
+    results = [checks[part](*checkouts) for part in parts]
     return 0 if all(results) else 1
 
 
