@@ -4,7 +4,8 @@
 
 A figure is drawn if its runs are recorded. Each has a PNG, an SVG and a CSV file:
 
-- ``differences``: scores minus full fine-tuning's (AdapterFusion, figure 3), with the seeds that both have.
+- ``differences``: the target tasks' scores minus full fine-tuning's (AdapterFusion, figure 3), with the seeds that both
+  have. The averages, ``nli`` and ``mt`` are left out.
 - ``activations``: mean activations of the fusions with all adapters and ``nli`` (AdapterFusion, figure 4).
 - ``tradeoff``: score against trained parameters (Houlsby 2019, figure 3).
 - ``scales``: score against the initialization scale (Houlsby 2019, figure 6, right).
@@ -39,10 +40,15 @@ from afjax.analysis.tables import make_grid
 from afjax.config.adapters import AdapterConfig
 
 Results = Mapping[Run, Mapping[str, Any]]
+# Results files name the encoders by digest.
+ENCODERS = {"e9a690a30f25": "gte-small", "fbc410743710": "mpnet-base"}
 
 
 def differences(results: Results, output: Path) -> list[Path]:
-    """Draws all methods' mean differences to full fine-tuning, over the seeds that both have."""
+    """Draws the methods' mean differences to full fine-tuning, over the seeds that both have.
+
+    The averages, ``nli`` and ``mt`` are left out.
+    """
     methods = [method for method in PARTITIONS if method not in ("nli", "mt")]
     records = [
         record(run, line, method=run.method)
@@ -123,7 +129,7 @@ def spans(results: Results, task: str, output: Path) -> list[Path]:
         for span in lines[0]["without"]
     }
     layers = tuple(sorted({first for first, _ in without}))
-    title = f"{task} on gte-small, {len(lines)} seed{'s' if len(lines) > 1 else ''}"
+    title = f"{task} on {encoder(lines[0])}, {len(lines)} seed{'s' if len(lines) > 1 else ''}"
     return draw_spans(SpanScores(layers, {metric: whole}, without), metric, output, title=title)
 
 
@@ -131,6 +137,12 @@ def lines_of(results: Results, method: str, task: str) -> list[Mapping[str, Any]
     """Returns the recorded lines of a method on a task, in the order of the seeds."""
     runs = [Run(method, task, seed) for seed in SEEDS]
     return [results[run] for run in runs if run in results]
+
+
+def encoder(line: Mapping[str, Any]) -> str:
+    """Returns the name of a line's encoder, or its digest if it is unknown."""
+    digest = line["inputs"]["trunk"]
+    return ENCODERS.get(digest, digest)
 
 
 def record(run: Run, line: Mapping[str, Any], *, method: str) -> RunRecord:
@@ -148,7 +160,7 @@ def record(run: Run, line: Mapping[str, Any], *, method: str) -> RunRecord:
         shared_parameters=0,
         inputs={},
         trunk=line["inputs"]["trunk"],
-        trunk_name="gte-small",
+        trunk_name=encoder(line),
         trunk_parameters=None,
         folder=epath.Path(),
         store="",
