@@ -98,9 +98,11 @@ def convert(source: Path, trunk: Path) -> None:
             layer = node.name.strip("/").rpartition("/")[0].replace("/", ".").removeprefix(PREFIX)
             matrix = dequantized(node.input[1].removesuffix("_quantized"))
             weights[f"{layer}.weight"] = np.ascontiguousarray(matrix.T)
-    shutil.copytree(source / TOKENIZER, trunk)
+    # An interrupted conversion is repeated: the folder may exist, and the weights get their name last.
+    shutil.copytree(source / TOKENIZER, trunk, dirs_exist_ok=True)
     (trunk / "config.json").write_text(json.dumps(CONFIG, indent=1))
-    save_file(weights, trunk / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, trunk / "incomplete", metadata={"format": "pt"})
+    (trunk / "incomplete").rename(trunk / "model.safetensors")
 
 
 def onnx_logits(path: Path, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:

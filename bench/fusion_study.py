@@ -516,7 +516,7 @@ def main() -> None:
             parser.error(f"--{flag}={getattr(arguments, flag)}; it must be at least 1")
     if arguments.processes > 1 and arguments.slots > 1:
         parser.error("--processes and --slots cannot be combined; remove one of them")
-    selected = selected_runs(all_runs(plan), arguments)
+    selected = selected_runs(parser, all_runs(plan), arguments)
     study = open_study(arguments)
     runs = study.with_sources(selected)
     results = read_results(arguments.results, Run, study.inputs, all_runs(plan))

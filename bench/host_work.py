@@ -29,8 +29,10 @@ SMALL = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, help="folder with one folder per task")
-    parser.add_argument("--runs", type=int, default=8, help="runs per task (8)")
+    parser.add_argument("--runs", type=int, default=8, help="runs per task, at least 3 (8)")
     arguments = parser.parse_args()
+    if arguments.runs < 3:
+        parser.error(f"--runs={arguments.runs}; it must be at least 3, because the first two runs compile programs")
     seconds = {}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -280,7 +280,7 @@ def main() -> None:
     if arguments.table:
         print("\n".join(tables(read_results(arguments.results, Run))))
         return
-    runs = selected_runs(all_runs(), arguments)
+    runs = selected_runs(parser, all_runs(), arguments)
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-houlsby-pals-compiled"))
     study = Study(arguments.data, afjax.load_trunk(str(arguments.trunk)), arguments.folder)
     results = read_results(arguments.results, Run, study.inputs, all_runs())

@@ -193,11 +193,10 @@ def add_selection(parser: argparse.ArgumentParser, **allowed: Iterable[Any]) -> 
         parser.add_argument(f"--{field}s", type=read, default=(), help=help_text)
 
 
-def selected_runs(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
+def selected_runs(parser: argparse.ArgumentParser, runs: Sequence[Run], arguments: argparse.Namespace) -> list[Run]:
     """Lists the runs that the flags of :func:`add_selection` select, with a flag for each field.
 
-    Raises:
-      UserError: There is no such run.
+    Exits with a message if there is no such run.
     """
     chosen = {field.name: getattr(arguments, f"{field.name}s") for field in dataclasses.fields(runs[0])}
     selected = [
@@ -205,7 +204,7 @@ def selected_runs(runs: Sequence[Run], arguments: argparse.Namespace) -> list[Ru
     ]
     if not selected:
         given = " ".join(f"--{field}s={','.join(map(str, values))}" for field, values in chosen.items() if values)
-        raise UserError(f"No run of the study has {given}.")
+        parser.error(f"no run of the study has {given}")
     return selected
 
 
