@@ -73,9 +73,13 @@ def best_rate(results: dict[Run, dict[str, Any]], preset: str) -> float:
     return max(RATES[preset], key=mean)
 
 
+def task_of(run: Run, data: str) -> TaskConfig:
+    return TaskConfig(name=run.task, source=f"{data}/{run.task}")
+
+
 def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
     """Trains one run and returns its results for the results file."""
-    task = TaskConfig(name=run.task, source=f"{data}/{run.task}")
+    task = task_of(run, data)
     max_length, num_steps = TASKS[run.task]
     config = TrainConfig(learning_rate=run.rate, max_length=max_length, max_steps=num_steps, eval_every=num_steps)
     begin = time.monotonic()
@@ -128,7 +132,7 @@ def tables(results: dict[Run, dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    run_parts(__doc__, Run, tables, (lambda _: rate_runs(), seed_runs), measure)
+    run_parts(__doc__, Run, tables, (lambda _: rate_runs(), seed_runs), measure, task_of)
 
 
 if __name__ == "__main__":

@@ -118,11 +118,15 @@ def best_pooling(results: dict[Run, dict[str, Any]], method: str) -> str:
     return max(POOLINGS, key=mean)
 
 
-def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
-    """Trains one run and returns its results for the results file."""
-    task = TaskConfig(
+def task_of(run: Run, data: str) -> TaskConfig:
+    return TaskConfig(
         name=run.task, source=f"{data}/{run.task}", train_rows=run.rows, metric=METRICS.get(run.task, "accuracy")
     )
+
+
+def measure(run: Run, trunk: Trunk, data: str) -> dict[str, Any]:
+    """Trains one run and returns its results for the results file."""
+    task = task_of(run, data)
     rows = load_task(task)
     rows = {"train": rows["train"], "dev": rows["dev"].every(DEV)}
     num_rows = len(rows["train"])
@@ -195,7 +199,7 @@ def _line(names: Sequence[str], values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    run_parts(__doc__, Run, tables, (lambda _: rate_runs(), pooling_runs, all_rows_runs), measure)
+    run_parts(__doc__, Run, tables, (lambda _: rate_runs(), pooling_runs, all_rows_runs), measure, task_of)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ line can record the data and settings of its run (``inputs``), so that results f
 import argparse
 import csv
 import dataclasses
+import functools
 import json
 import multiprocessing
 import statistics
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 Run = TypeVar("Run", bound="DataclassInstance")
 Inputs = Mapping[str, Any]
 INPUTS = "inputs"
+# The inputs of the lines that were written before run_parts recorded inputs. Their encoder is minilm.
+FORMER_INPUTS = {"trunk": "31164eee1ef2"}
 
 
 def read_results(
@@ -120,6 +123,7 @@ def run_parts(
     tables: Callable[[dict[Run, dict[str, Any]]], Iterable[str]],
     parts: Sequence[Callable[[dict[Run, dict[str, Any]]], Iterable[Run]]],
     measure: Callable[[Run, afjax.Trunk, str], dict[str, Any]],
+    task_of: Callable[[Run, str], afjax.TaskConfig],
     *,
     data: tuple[str, str] = ("--data", "folder with one folder per task"),
 ) -> None:
@@ -131,7 +135,11 @@ def run_parts(
       tables: Formats the results, for ``--table``.
       parts: Functions that list the runs of each part, given the results of the earlier parts.
       measure: Trains a run on a trunk, with the data in a folder, and returns its results for :func:`add_missing`.
+      task_of: Returns the task of a run, with the data in a folder. Its rows and the trunk are recorded as inputs.
       data: The flag for the folder, and its help.
+
+    Raises:
+      UserError: A line is from a different trunk or different rows.
     """
     flag, data_help = data
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,8 +154,24 @@ def run_parts(
         return
     jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "afjax-studies-compiled"))
     trunk = afjax.load_trunk(arguments.trunk)
+    trunk_input = {"trunk": trunk.sha256[:12]}
+
+    @functools.cache
+    def rows(task: afjax.TaskConfig) -> str:
+        return " ".join(split.digest()[:12] for split in afjax.load_task(task).values())
+
+    def inputs(run: Run) -> Inputs:
+        return {**trunk_input, "rows": rows(task_of(run, arguments.data))}
+
+    for run, line in results.items():
+        expected = inputs(run) if INPUTS in line else trunk_input
+        _check_inputs(f"{arguments.results}, {run}", line.get(INPUTS, FORMER_INPUTS), expected)
+
+    def measure_with_inputs(run: Run) -> dict[str, Any]:
+        return {**measure(run, trunk, arguments.data), INPUTS: inputs(run)}
+
     for part in parts:
-        add_missing(arguments.results, part(results), results, lambda run: measure(run, trunk, arguments.data))
+        add_missing(arguments.results, part(results), results, measure_with_inputs)
 
 
 def study_parser(description: str | None, results: Path) -> argparse.ArgumentParser:

@@ -28,6 +28,7 @@ from vs_adapterhub import DEFAULT_VENV, ready_environment
 from afjax import load_task, save_trunk, train_single
 from afjax.config.defaults import LEARNING_RATES
 from afjax.config.methods import Method
+from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.splits import TagRows
 from afjax.tasks.by_name import find_task
@@ -87,6 +88,10 @@ def train_config(run: Run) -> TrainConfig:
     return TrainConfig(max_length=study.max_length, epochs=float(study.epochs), batch_size=BATCH_SIZE)
 
 
+def task_of(run: Run, data_dir: str) -> TaskConfig:
+    return find_task(run.task, data_dir)
+
+
 def measure(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
     """Trains one run and returns its results for the results file."""
     begin = time.monotonic()
@@ -96,7 +101,7 @@ def measure(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
 
 def measure_afjax(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
     """Trains one run and returns its scores on dev and test."""
-    task = find_task(run.task, data_dir)
+    task = task_of(run, data_dir)
     rows = load_task(task)
     # Evaluate dev only once, after the last step, because the best of several dev scores would be biased.
     config = train_config(run)
@@ -118,7 +123,7 @@ def measure_afjax(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
 def measure_adapterhub(run: Run, trunk: Trunk, data_dir: str) -> dict[str, Any]:
     """Trains one run with `adapters`, in a separate virtual environment."""
     python = ready_environment(DEFAULT_VENV, extra=("seqeval==1.2.2",))
-    rows = load_task(find_task(run.task, data_dir))
+    rows = load_task(task_of(run, data_dir))
     config = train_config(run)
     with tempfile.TemporaryDirectory() as folder:
         save_trunk(Path(folder) / "trunk", trunk)
@@ -167,7 +172,7 @@ def tables(by_run: dict[Run, dict[str, Any]]) -> Iterator[str]:
 
 def main() -> None:
     data = ("--data_dir", "folder of benchmark downloads")
-    run_parts(__doc__, Run, tables, [lambda _: all_runs()], measure, data=data)
+    run_parts(__doc__, Run, tables, [lambda _: all_runs()], measure, task_of, data=data)
 
 
 def rounded(scores: dict[str, Any]) -> dict[str, Any]:

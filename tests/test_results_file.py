@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import sys
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 from facts import has_facts
 
+import afjax
 from afjax.errors import UserError
 
 # Worker processes import results_file by name, so its folder must be on the path.
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
+import results_file
 from results_file import (
+    FORMER_INPUTS,
     add_missing,
     add_missing_in_groups,
     add_missing_in_processes,
@@ -24,6 +28,7 @@ from results_file import (
     add_to_csv,
     read_csv,
     read_results,
+    run_parts,
     selected_runs,
     sources_to_repeat,
 )
@@ -139,6 +144,51 @@ def test_damaged_and_repeated_lines_are_refused(line: str, tmp_path: Path) -> No
     path.write_text(f'{{"task": "rte", "seed": 0}}\n{line}\n')
     with pytest.raises(UserError, match="line 2"):
         read_results(path, Run)
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Returns a function that runs a study with run_parts and returns the lines of its results file."""
+
+    def resume(*, trunk: str, train_rows: int) -> list[dict[str, Any]]:
+        path = tmp_path / "study.jsonl"
+        monkeypatch.setattr(sys, "argv", ["study.py", f"--results={path}", f"--trunk={trunk}"])
+        # The trunks are named after their digests.
+        monkeypatch.setattr(afjax, "load_trunk", lambda name: types.SimpleNamespace(sha256=name))
+        # The compilation cache is the same for all tests of the process.
+        monkeypatch.setattr(results_file, "jax", types.SimpleNamespace(config=types.SimpleNamespace(update=print)))
+
+        def task_of(run: Run, data: str) -> afjax.TaskConfig:
+            return afjax.TaskConfig(name=run.task, source="builtin:entail", train_rows=train_rows)
+
+        run_parts("", Run, lambda _: (), [lambda _: RUNS], lambda run, *_: {"score": run.seed / 2}, task_of)
+        return list(map(json.loads, path.read_text().splitlines()))
+
+    return resume
+
+
+def test_study_in_parts_records_its_inputs(study: Callable[..., list[dict[str, Any]]]) -> None:
+    lines = study(trunk="aa", train_rows=8)
+    assert [line["inputs"]["trunk"] for line in lines] == ["aa"] * 3
+    assert study(trunk="aa", train_rows=8) == lines
+
+
+@pytest.mark.parametrize(("trunk", "train_rows", "name"), [("bb", 8, "trunk"), ("aa", 16, "rows")])
+def test_study_in_parts_refuses_other_inputs(
+    trunk: str, train_rows: int, name: str, study: Callable[..., list[dict[str, Any]]]
+) -> None:
+    study(trunk="aa", train_rows=8)
+    with pytest.raises(UserError, match=name):
+        study(trunk=trunk, train_rows=train_rows)
+
+
+def test_lines_without_inputs_are_from_minilm(study: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+    add_missing(tmp_path / "study.jsonl", RUNS[:1], {}, lambda _: {"score": 0.5})
+    minilm = FORMER_INPUTS["trunk"]
+    with pytest.raises(UserError) as refused:
+        study(trunk="aa", train_rows=8)
+    assert has_facts(str(refused.value), repr(minilm), "'aa'")
+    assert [line.get("inputs", {}).get("trunk") for line in study(trunk=minilm, train_rows=8)] == [None, minilm, minilm]
 
 
 def sources(run: Run) -> list[Run]:
