@@ -259,14 +259,14 @@ class Watch:
       has_run: Whether the command has run since babysit started. Earlier failures are ignored, because the user may
         have fixed their cause.
       crashes: Number of crashes since babysit started.
-      stragglers: Number of consecutive checks with both failed and running workers.
+      straggler_checks: Number of consecutive checks with both failed and running workers.
     """
 
     arguments: argparse.Namespace
     cloud: Cloud
     has_run: bool = False
     crashes: int = 0
-    stragglers: int = 0
+    straggler_checks: int = 0
 
     def step(self, slice_state: Slice) -> int | None:
         """Checks the jobs once, and starts or stops them as needed.
@@ -284,10 +284,10 @@ class Watch:
                 log_message(f"{cloud.name}: some workers have not started the command; restarting it on all workers.")
                 cloud.ask_workers(slice_state, "stop", "60", dry_run_answer="stopped")
                 return None
-            self.stragglers = (
-                self.stragglers + 1 if any(job.code or job.state == "lost" for job in jobs.values()) else 0
+            self.straggler_checks = (
+                self.straggler_checks + 1 if any(job.code or job.state == "lost" for job in jobs.values()) else 0
             )
-            if self.stragglers == MAX_STRAGGLER_CHECKS:
+            if self.straggler_checks == MAX_STRAGGLER_CHECKS:
                 log_message(f"{cloud.name}: some workers failed and others are still running; stopping the others.")
                 cloud.ask_workers(slice_state, "stop", "60", dry_run_answer="stopped")
             time.sleep(cloud.poll_seconds)
@@ -311,7 +311,7 @@ class Watch:
         else:
             set_up(self.arguments, cloud, slice_state)
         start(self.arguments, cloud, slice_state)
-        self.has_run, self.stragglers = True, 0
+        self.has_run, self.straggler_checks = True, 0
         return DONE if cloud.dry_run else None
 
 

@@ -109,14 +109,14 @@ class MacCounter(Protocol):
         """
         ...
 
-    def apart(self) -> Self:
+    def fresh(self) -> Self:
         """Returns a copy of this counter with its count reset to 0."""
         ...
 
-    def cheaper(self, *ways: Self) -> None:
+    def add_cheapest(self, *ways: Self) -> None:
         """Counts the cheapest of several ways to compute a result.
 
-        Each way is counted separately with :meth:`apart`.
+        Each way is counted separately with :meth:`fresh`.
         """
         ...
 

@@ -27,7 +27,7 @@ from afjax.trees import Tree
 
 # Limits the rows per step so that the hidden states of all masks have about this many tokens in total. This keeps an
 # accelerator busy, and takes 0.1 GB for BERT-base's widest activations. On CPUs, larger steps are a third slower.
-TOKENS_A_STEP = 8192
+TOKENS_PER_STEP = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     Args:
       task_model: A model with an adapter or a fusion. A layer's fusion is removed with its adapters.
       rows: Labeled rows.
-      batch_size: Maximum number of rows per step. ``TOKENS_A_STEP`` may reduce it.
+      batch_size: Maximum number of rows per step. ``TOKENS_PER_STEP`` may reduce it.
 
     Raises:
       UserError: The model has no adapters in its layers, or the rows' labels are missing or do not match the head's.
@@ -87,7 +87,7 @@ def score_spans(task_model: TaskModel, rows: AnyRows, *, batch_size: int = 32) -
     everywhere = np.ones(depth, bool)
     span_masks = [(np.arange(depth) < first) | (np.arange(depth) > last) for first, last in spans]
     masks = tuple(tuple(mask.tolist()) for mask in (everywhere, *span_masks))
-    allowed = max(1, TOKENS_A_STEP // (len(masks) * data.num_choices * task_model.max_length))
+    allowed = max(1, TOKENS_PER_STEP // (len(masks) * data.num_choices * task_model.max_length))
     step = functools.partial(_step_under_masks, masks)
     logits = task_model.over_rows(step, data, batch_size=min(batch_size, allowed)) * np.float32(task_model.task.scale)
     full_scores, *scores = (split_scores(logits[:, number], data, task_model.task) for number in range(len(masks)))

@@ -55,11 +55,11 @@ def spread_per_adapter(
 # loop over the layers would save the matrices of zeros and ones for every layer.
 sum_per_adapter.defvjp(
     lambda units, sizes: (sum_per_adapter(units, sizes), None),
-    lambda sizes, _, to_sums: (spread_per_adapter(to_sums, sizes),),
+    lambda sizes, _, grad_sums: (spread_per_adapter(grad_sums, sizes),),
 )
 spread_per_adapter.defvjp(
     lambda values, sizes: (spread_per_adapter(values, sizes), None),
-    lambda sizes, _, to_units: (sum_per_adapter(to_units, sizes),),
+    lambda sizes, _, grad_units: (sum_per_adapter(grad_units, sizes),),
 )
 
 

@@ -19,7 +19,7 @@ from afjax.trees import Tree
 from afjax.trunk.layers import for_every_layer
 
 
-def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[int, ...]:
+def remaining_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[int, ...]:
     """Returns the remaining layers, as indices into the adapter's stacked leaves.
 
     Raises:
@@ -33,10 +33,10 @@ def left_layers(config: Adapter, dropped: Collection[int], num_layers: int) -> t
         raise UserError(
             f"Layer {unknown[0]} has no adapter to drop; the adapted layers are {', '.join(map(str, layers))}."
         )
-    left = tuple(position for position, layer in enumerate(layers) if layer not in dropped)
-    if not left:
+    remaining = tuple(position for position, layer in enumerate(layers) if layer not in dropped)
+    if not remaining:
         raise UserError("This would drop the adapter from every layer; keep at least one.")
-    return left
+    return remaining
 
 
 def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layers: int) -> tuple[Tree, Adapter]:
@@ -53,11 +53,11 @@ def drop_layers(tree: Tree, config: Adapter, dropped: Collection[int], num_layer
     Raises:
       UserError: The adapter is on top of the encoder, a dropped layer has no adapter, or no layer would remain.
     """
-    left = left_layers(config, dropped, num_layers)
-    assert not isinstance(config, OnTop), "checked by left_layers"
+    remaining = remaining_layers(config, dropped, num_layers)
+    assert not isinstance(config, OnTop), "checked by remaining_layers"
     layers = adapter_layers(config, num_layers)
-    smaller = {name: take_layers(part, left) if name in config.slots else part for name, part in tree.items()}
-    return smaller, dataclasses.replace(config, layers=tuple(layers[position] for position in left))
+    smaller = {name: take_layers(part, remaining) if name in config.slots else part for name, part in tree.items()}
+    return smaller, dataclasses.replace(config, layers=tuple(layers[position] for position in remaining))
 
 
 def take_layers(tree: Tree, positions: Sequence[int]) -> Any:

@@ -14,7 +14,7 @@ from afjax.adapters.kinds import adapter_layers, merge_adapter
 from afjax.config.adapters import Adapter, InDenseLayers
 from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
-from afjax.fusion.pruning import drop_layers, left_layers, take_layers
+from afjax.fusion.pruning import drop_layers, remaining_layers, take_layers
 from afjax.model import names as model_names
 from afjax.model.model import Model
 from afjax.model.setup import wrong_leaf
@@ -36,7 +36,7 @@ def without_layers(model: Model, params: Tree, layers: Collection[int]) -> tuple
         configs.append((name, smaller))
     changes: dict[str, Any] = {"adapters": tuple(configs)}
     if name := model.fusion_name:
-        remaining, kept = left_layers(model.adapters[0][1], layers, depth), model.fusion.kept
+        remaining, kept = remaining_layers(model.adapters[0][1], layers, depth), model.fusion.kept
         params["fusion"] = {name: take_layers(params["fusion"][name], remaining)}
         if kept is not None:
             kept = tuple(tuple(slot_layers[position] for position in remaining) for slot_layers in kept)

@@ -16,13 +16,13 @@ def facts(task_model: "TaskModel") -> list[tuple[str, str]]:
     """
     model = task_model.model
     adapters = [name for name, _ in model.adapters]
-    found = [("task", task_model.task.name), ("kind", task_model.task.kind.replace("_", "-"))]
+    pairs = [("task", task_model.task.name), ("kind", task_model.task.kind.replace("_", "-"))]
     if task_model.labels:
-        found.append((counted(len(task_model.labels), "label"), listed(task_model.labels)))
+        pairs.append((counted(len(task_model.labels), "label"), listed(task_model.labels)))
     if model.fusion_name:
-        found += [("fusion", model.fusion_name), (f"of {counted(len(adapters), 'adapter')}", listed(adapters))]
+        pairs += [("fusion", model.fusion_name), (f"of {counted(len(adapters), 'adapter')}", listed(adapters))]
     elif adapters:
-        found.append(("adapter", adapters[0]))
-    found += [("head", model.head_name), ("trunk", task_model.trunk.name)]
-    found += [(f"dev {name}", f"{value:.4f}") for name, value in task_model.metrics.items() if name != "step"]
-    return [*found, ("seed", str(task_model.seed)), ("max_length", str(task_model.max_length))]
+        pairs.append(("adapter", adapters[0]))
+    pairs += [("head", model.head_name), ("trunk", task_model.trunk.name)]
+    pairs += [(f"dev {name}", f"{value:.4f}") for name, value in task_model.metrics.items() if name != "step"]
+    return [*pairs, ("seed", str(task_model.seed)), ("max_length", str(task_model.max_length))]

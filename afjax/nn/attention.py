@@ -16,7 +16,7 @@ from afjax.trees import AnyArray
 Attend = Callable[[Array, Array], tuple[Array, Array]]
 # Computes terms to add to the query-key products, from the queries [batch, heads, queries, head size] and the keys
 # [batch, heads, length, head size].
-MoreScores = Callable[[Array, Array], Array]
+ExtraScores = Callable[[Array, Array], Array]
 
 
 def attend_to_tokens(
@@ -47,12 +47,12 @@ def attend_to_tokens(
       The weighted sums of the values ``[batch, heads, queries, size]``, and each query's total weight ``[batch, heads,
       queries]``, which differs from 1 only with dropout.
     """
-    kept = dropout_mask(key, scores.shape, dropout_rate)
-    rate = 0.0 if kept is None else dropout_rate
+    keep_mask = dropout_mask(key, scores.shape, dropout_rate)
+    rate = 0.0 if keep_mask is None else dropout_rate
     present = mask[:, None, None, :]  # [batch, 1, 1, length]
     if in_window is not None:
         present = present & in_window[None, None]  # [batch, 1, queries, length]
-    return weighted_sum(scores, values, present, kept, bias, head_size**-0.5, rate)
+    return weighted_sum(scores, values, present, keep_mask, bias, head_size**-0.5, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
@@ -60,7 +60,7 @@ def weighted_sum(
     scores: Float[Array, "*batch queries length"],
     values: Float[Array, "*batch length size"],
     mask: Bool[AnyArray, "..."],
-    kept: Bool[Array, "*batch queries length"] | None,
+    keep_mask: Bool[Array, "*batch queries length"] | None,
     bias: Float[Array, "..."] | None,
     scale: float,
     rate: float,
@@ -76,7 +76,7 @@ def weighted_sum(
       values: ``[..., length, size]``. The weights are cast to its dtype before the product.
       mask: bool, broadcastable to the scores. Where it is False, the weight is 0. If all tokens of a query are masked,
         its weights are uniform.
-      kept: bool, with the scores' shape: False where dropout zeroes the weight. None disables dropout.
+      keep_mask: bool, with the scores' shape: False where dropout zeroes the weight. None disables dropout.
       bias: Added to the scores of every row; has the scores' shape without the first axis. None for no bias.
       scale: Multiplies the scores.
       rate: Dropout rate of the weights. The remaining weights are multiplied by ``1 / (1 - rate)``.
@@ -85,19 +85,19 @@ def weighted_sum(
       The weighted sums ``[..., queries, size]`` in the dtype of ``values``, and each query's total weight
       ``[..., queries]`` in the dtype of ``scores``.
     """
-    return _weighted_sum_forward(scores, values, mask, kept, bias, scale, rate)[0]
+    return _weighted_sum_forward(scores, values, mask, keep_mask, bias, scale, rate)[0]
 
 
 def _weighted_sum_forward(
-    scores: Array, values: Array, mask: AnyArray, kept: Array | None, bias: Array | None, scale: float, rate: float
+    scores: Array, values: Array, mask: AnyArray, keep_mask: Array | None, bias: Array | None, scale: float, rate: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, AnyArray, Array, Array | None]]:
     logits = scores * scale if bias is None else scores * scale + bias[None].astype(scores.dtype)
     # Masked scores are set to the lowest finite number: -inf would turn the weights of fully masked queries into NaN.
     weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(scores.dtype).min)).astype(values.dtype)
-    signed = saveable(weights if kept is None else jnp.where(kept, weights, -weights))
-    left = jnp.maximum(signed, 0)
-    sums = wide_matmul(left, values) / (1.0 - rate)
-    totals = left.sum(-1, dtype=scores.dtype) / (1.0 - rate)
+    signed = saveable(weights if keep_mask is None else jnp.where(keep_mask, weights, -weights))
+    kept_weights = jnp.maximum(signed, 0)
+    sums = wide_matmul(kept_weights, values) / (1.0 - rate)
+    totals = kept_weights.sum(-1, dtype=scores.dtype) / (1.0 - rate)
     # The empty arrays record the dtypes of the scores and the bias.
     empty_bias = None if bias is None else bias[..., :0]
     return (sums.astype(values.dtype), totals), (signed, values, mask, scores[..., :0], empty_bias)
@@ -110,18 +110,18 @@ def _weighted_sum_backward(
     cotangents: tuple[Array, Array],
 ) -> tuple[Array, Array, None, None, Array | None]:
     signed, values, mask, empty, empty_bias = backward
-    to_sums, to_totals = cotangents
-    left = jnp.maximum(signed, 0)
-    to_left = wide_matmul(to_sums, values.swapaxes(-1, -2)).astype(empty.dtype) + to_totals[..., None]
-    along = left.astype(empty.dtype) * to_left  # [..., queries, length]
-    to_scores = along - jnp.abs(signed).astype(empty.dtype) * along.sum(-1, keepdims=True)
+    grad_sums, grad_totals = cotangents
+    kept_weights = jnp.maximum(signed, 0)
+    grad_kept_weights = wide_matmul(grad_sums, values.swapaxes(-1, -2)).astype(empty.dtype) + grad_totals[..., None]
+    along = kept_weights.astype(empty.dtype) * grad_kept_weights  # [..., queries, length]
+    grad_scores = along - jnp.abs(signed).astype(empty.dtype) * along.sum(-1, keepdims=True)
     # The compiler removes this sum over the rows if the bias is frozen.
-    to_bias = None if empty_bias is None else jnp.where(mask, to_scores / (1.0 - rate), 0.0).sum(0)
-    to_scores = jnp.where(mask, to_scores * (scale / (1.0 - rate)), 0.0)
-    to_values = wide_matmul(left.swapaxes(-1, -2), to_sums) / (1.0 - rate)
-    if to_bias is not None and empty_bias is not None:
-        to_bias = to_bias.astype(empty_bias.dtype)
-    return to_scores, to_values.astype(values.dtype), None, None, to_bias
+    grad_bias = None if empty_bias is None else jnp.where(mask, grad_scores / (1.0 - rate), 0.0).sum(0)
+    grad_scores = jnp.where(mask, grad_scores * (scale / (1.0 - rate)), 0.0)
+    grad_values = wide_matmul(kept_weights.swapaxes(-1, -2), grad_sums) / (1.0 - rate)
+    if grad_bias is not None and empty_bias is not None:
+        grad_bias = grad_bias.astype(empty_bias.dtype)
+    return grad_scores, grad_values.astype(values.dtype), None, None, grad_bias
 
 
 weighted_sum.defvjp(_weighted_sum_forward, _weighted_sum_backward)
@@ -133,7 +133,7 @@ def attend_tokens(
     values: Float[Array, "batch length size"],
     num_heads: int,
     attend: Attend,
-    more_scores: MoreScores | None = None,
+    extra_scores: ExtraScores | None = None,
 ) -> Float[Array, "batch queries size"]:
     """Computes multi-head attention.
 
@@ -142,8 +142,8 @@ def attend_tokens(
       keys, values: ``[batch, length, size]``.
       num_heads: The number of heads, which must divide ``size``.
       attend: Computes the weighted sums from scores and values.
-      more_scores: Computes terms to add to the scores, ``[batch, heads, queries, length]``, from the heads' queries and
-        keys.
+      extra_scores: Computes terms to add to the scores, ``[batch, heads, queries, length]``, from the heads' queries
+        and keys.
 
     Returns:
       ``[batch, queries, size]``, with the heads concatenated.
@@ -155,8 +155,8 @@ def attend_tokens(
 
     query_heads, key_heads = split(query), split(keys)
     scores = wide_matmul(query_heads, key_heads.transpose(0, 1, 3, 2))  # [batch, heads, queries, length]
-    if more_scores is not None:
-        scores = scores + more_scores(query_heads, key_heads)
+    if extra_scores is not None:
+        scores = scores + extra_scores(query_heads, key_heads)
     context = saveable(attend(scores, split(values))[0])
     # Without the barrier, the TPU compiler fuses the concatenation of the heads into the next matmul, which increases
     # the memory traffic of adapter programs by 2% on v5p.
@@ -168,7 +168,7 @@ def first_token_attention(
     x: Float[Array, "batch length inputs"],
     num_heads: int,
     attend: Attend,
-    more_scores: Callable[[Array], Array] | None = None,
+    extra_scores: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "batch 1 size"]:
     """Computes self-attention for the first token only, without keys and values.
 
@@ -182,7 +182,7 @@ def first_token_attention(
       x: ``[batch, length, d]``.
       num_heads: The number of heads, which must divide ``size``.
       attend: Computes the weighted sums from scores and values.
-      more_scores: Computes terms to add to the scores, ``[batch, heads, length]``, from the queries ``[heads, batch,
+      extra_scores: Computes terms to add to the scores, ``[batch, heads, length]``, from the queries ``[heads, batch,
         head size]``.
 
     Returns:
@@ -194,8 +194,8 @@ def first_token_attention(
     key_kernel = params["key"]["kernel"].astype(x.dtype).reshape(-1, *heads).transpose(1, 2, 0)  # [heads, size, d]
     projected = saveable(wide_matmul(query, key_kernel).transpose(1, 0, 2).astype(x.dtype))  # Kᵀ q, [batch, heads, d]
     scores = wide_matmul(projected, x.transpose(0, 2, 1))  # [batch, heads, length]
-    if more_scores is not None:
-        scores = scores + more_scores(query)
+    if extra_scores is not None:
+        scores = scores + extra_scores(query)
     return _mix_tokens(params["value"], scores[:, None], x, num_heads, attend)
 
 

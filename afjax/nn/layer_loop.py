@@ -65,8 +65,8 @@ def _forward(run_layer: RunLayer, x: CustomVJPPrimal, per_layer: Any, shared: An
     return (x_out, others), (backwards, extent)
 
 
-def _backward(run_layer: RunLayer, kept: tuple[Any, Array], cotangents: tuple[Any, Any]) -> tuple[Any, Any, Any]:
-    (backwards, extent), (grad_x, grad_others) = kept, cotangents
+def _backward(run_layer: RunLayer, residuals: tuple[Any, Array], cotangents: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    (backwards, extent), (grad_x, grad_others) = residuals, cotangents
     depth, looped, _ = extent.shape
 
     def gradients(index: Array | int, grad_x: Array) -> tuple[Array, Any, Any]:

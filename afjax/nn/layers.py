@@ -195,12 +195,12 @@ def _narrow_matmul_forward(rows: Array, kernel: Array) -> tuple[Array, tuple[Arr
     return _narrow_matmul(rows, kernel), (rows, kernel)
 
 
-def _narrow_matmul_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+def _narrow_matmul_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     # JAX's rule would use a float32 cotangent, and therefore a float32 matmul.
-    rows, kernel = kept
-    to_rows = _wide_dot(cotangent, kernel.astype(rows.dtype), contract=(1, 1)).astype(rows.dtype)
-    to_kernel = _wide_dot(rows, cotangent, contract=(0, 0)).astype(kernel.dtype)
-    return to_rows, to_kernel
+    rows, kernel = residuals
+    grad_rows = _wide_dot(cotangent, kernel.astype(rows.dtype), contract=(1, 1)).astype(rows.dtype)
+    grad_kernel = _wide_dot(rows, cotangent, contract=(0, 0)).astype(kernel.dtype)
+    return grad_rows, grad_kernel
 
 
 _narrow_matmul.defvjp(_narrow_matmul_forward, _narrow_matmul_backward)
@@ -222,8 +222,8 @@ def _softmax_forward(x: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
     return output, (output, x[..., :0])
 
 
-def _softmax_backward(dtype: Any, kept: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
-    output, empty = kept
+def _softmax_backward(dtype: Any, residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array]:
+    output, empty = residuals
     weights, cotangent = output.astype(empty.dtype), cotangent.astype(empty.dtype)
     return (weights * (cotangent - (weights * cotangent).sum(-1, keepdims=True)),)
 
@@ -277,19 +277,19 @@ def _layer_norm_forward(
 
 
 def _layer_norm_backward(
-    epsilon: float, kept: tuple[Array, Array, Array, Array, Array], cotangent: Array
+    epsilon: float, residuals: tuple[Array, Array, Array, Array, Array], cotangent: Array
 ) -> tuple[Array, Array, Array]:
-    x, mean, inverse_deviation, scale, bias = kept
+    x, mean, inverse_deviation, scale, bias = residuals
     wide = cotangent.astype(mean.dtype)
     normalized = (x.astype(mean.dtype) - mean) * inverse_deviation
-    to_normalized = wide * jnp.broadcast_to(scale, x.shape)
-    along = (normalized * to_normalized).mean(-1, keepdims=True)
-    to_x = inverse_deviation * (to_normalized - to_normalized.mean(-1, keepdims=True) - normalized * along)
+    grad_normalized = wide * jnp.broadcast_to(scale, x.shape)
+    along = (normalized * grad_normalized).mean(-1, keepdims=True)
+    grad_x = inverse_deviation * (grad_normalized - grad_normalized.mean(-1, keepdims=True) - normalized * along)
 
-    def of_rows(by_entry: Array, like: Array) -> Array:
+    def sum_over_rows(by_entry: Array, like: Array) -> Array:
         return by_entry.reshape(-1, by_entry.shape[-1]).sum(0).astype(like.dtype)
 
-    return to_x.astype(x.dtype), of_rows(wide * normalized, scale), of_rows(wide, bias)
+    return grad_x.astype(x.dtype), sum_over_rows(wide * normalized, scale), sum_over_rows(wide, bias)
 
 
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
@@ -308,8 +308,8 @@ def scale_features(
     return (wide * jnp.broadcast_to(scale, x.shape)).astype(x.dtype)
 
 
-def _scale_features_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    x, scale = kept
+def _scale_features_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    x, scale = residuals
     wide = cotangent.astype(jnp.promote_types(x.dtype, jnp.float32))
     products = (wide * x.astype(wide.dtype)).reshape(-1, x.shape[-1])
     return scale_features(cotangent, scale), products.sum(0).astype(scale.dtype)
@@ -337,24 +337,24 @@ def dropout(key: PRNGKeyArray | None, x: Float[Array, "*shape"], rate: float) ->
 
     Returns ``x`` unchanged if the key is None or the rate is 0.
     """
-    kept = dropout_mask(key, x.shape, rate)
-    return x if kept is None else _keep_some(x, kept, rate)
+    keep_mask = dropout_mask(key, x.shape, rate)
+    return x if keep_mask is None else _apply_dropout_mask(x, keep_mask, rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _keep_some(x: Array, kept: Array, rate: float) -> Array:
-    """Zeroes entries where ``kept`` is False; divides the others by ``1 - rate``.
+def _apply_dropout_mask(x: Array, keep_mask: Array, rate: float) -> Array:
+    """Zeroes entries where ``keep_mask`` is False; divides the others by ``1 - rate``.
 
     The function is linear in ``x``, and its custom derivative rule applies it to the cotangent. JAX's rule would also
     store an array of zeros for the backward pass.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return jnp.where(kept, wide / (1.0 - rate), 0.0).astype(x.dtype)
+    return jnp.where(keep_mask, wide / (1.0 - rate), 0.0).astype(x.dtype)
 
 
-_keep_some.defvjp(
-    lambda x, kept, rate: (_keep_some(x, kept, rate), kept),
-    lambda rate, kept, cotangent: (_keep_some(cotangent, kept, rate), None),
+_apply_dropout_mask.defvjp(
+    lambda x, keep_mask, rate: (_apply_dropout_mask(x, keep_mask, rate), keep_mask),
+    lambda rate, keep_mask, cotangent: (_apply_dropout_mask(cotangent, keep_mask, rate), None),
 )
 
 

@@ -87,10 +87,10 @@ class FusionCounts:
         ``d³`` once.
         """
         d, trained = self.d, self.trained
-        apart, joined = step.apart(), step.apart()
+        apart, joined = step.fresh(), step.fresh()
         apart.dense(n, d, d, trained=trained, live=apart.dense(n, d, d, trained=trained, live=live))
         if trained:
             joined.dense(d, d, d, trained=True, live=True)
             joined.dense(n, d, d, trained=True, live=live)
-        step.cheaper(apart, *([joined] if trained else []))
+        step.add_cheapest(apart, *([joined] if trained else []))
         return trained or live

@@ -16,7 +16,7 @@ from afjax.tpu.hlo import Computation, Instruction
 Value = Any
 
 _MOST_TRIPS = 100_000
-_SAME = ("copy", "convert", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier")
+_COPIES = ("copy", "convert", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier")
 _BINARY: Mapping[str, Callable[[int, int], int]] = {
     "add": lambda left, right: left + right,
     "subtract": lambda left, right: left - right,
@@ -137,7 +137,7 @@ def _evaluate(
         case "select":
             chosen = operand(0)
             return None if chosen is None else operand(1 if chosen else 2)
-    if opcode in _SAME:
+    if opcode in _COPIES:
         return operand(0)
     if opcode in _BINARY:
         left, right = operand(0), operand(1)

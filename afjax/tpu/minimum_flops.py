@@ -125,14 +125,14 @@ class _Step:
         """Adds a dense layer over ``n`` tokens; returns whether its result is live."""
         return self.product(n * inputs * outputs, trained, live)
 
-    def cheaper(self, *ways: Self) -> None:
+    def add_cheapest(self, *ways: Self) -> None:
         """Adds the cheapest of several ways to compute a result.
 
-        Each way is counted separately, with :meth:`apart`.
+        Each way is counted separately, with :meth:`fresh`.
         """
         self.macs += min(way.macs for way in ways)
 
-    def apart(self) -> Self:
+    def fresh(self) -> Self:
         """Returns a copy of this step with the MAC count reset to 0."""
         return dataclasses.replace(self, macs=0)
 
@@ -225,29 +225,29 @@ class _Step:
                 weights = self.product(n * self.length * size, query, position_key) or weights
                 weights = self.product(n * self.length * size, key, position_query) or weights
             return self.product(n * self.length * size, weights, value)
-        turned, plain = self.apart(), self.apart()
-        query = turned._first_query(size, trained, live)
-        key, value = (turned._merged(name, size, trained=trained) for name in QUERY_KEY_VALUE[1:])
-        projected = turned.product(self.rows * size * size, key, query)  # Kᵀ q
-        weights = turned.product(n * num_heads * size, projected, live)
+        reordered, plain = self.fresh(), self.fresh()
+        query = reordered._first_query(size, trained, live)
+        key, value = (reordered._merged(name, size, trained=trained) for name in QUERY_KEY_VALUE[1:])
+        projected = reordered.product(self.rows * size * size, key, query)  # Kᵀ q
+        weights = reordered.product(n * num_heads * size, projected, live)
         num_positions = 0 if buckets is None else buckets.used_by_first_token(self.length).stop
         if num_positions:
-            query_matrix = self.apart()._merged("query", size, trained=trained)
-            position_key = turned.product(num_positions * size * size, key, positions_live)
-            position_query = turned.product(num_positions * size * size, query_matrix, positions_live)
-            weights = turned.product(n * size, query, position_key) or weights
-            turned.product(self.length * size, position_query, trained)  # times the key's bias
-            projected = turned.product(self.length * size * size, key, position_query)
-            weights = turned.product(n * num_heads * size, projected, live) or weights
-        sums = turned.product(n * num_heads * size, weights, live)  # sums of tokens
-        context = turned.product(self.rows * size * size, value, sums)
+            query_matrix = self.fresh()._merged("query", size, trained=trained)
+            position_key = reordered.product(num_positions * size * size, key, positions_live)
+            position_query = reordered.product(num_positions * size * size, query_matrix, positions_live)
+            weights = reordered.product(n * size, query, position_key) or weights
+            reordered.product(self.length * size, position_query, trained)  # times the key's bias
+            projected = reordered.product(self.length * size * size, key, position_query)
+            weights = reordered.product(n * num_heads * size, projected, live) or weights
+        sums = reordered.product(n * num_heads * size, weights, live)  # sums of tokens
+        context = reordered.product(self.rows * size * size, value, sums)
         query, key, value = project(plain, "query", self.rows), project(plain, "key", n), project(plain, "value", n)
         weights = plain.product(n * size, query, key)
         if num_positions:
             weights = plain.product(n * size, query, project(plain, "key", num_positions, positions_live)) or weights
             weights = plain.product(n * size, key, project(plain, "query", num_positions, positions_live)) or weights
         plain.product(n * size, weights, value)
-        self.cheaper(turned, plain)
+        self.add_cheapest(reordered, plain)
         return context
 
     def _reach(self, index: int) -> int | None:
@@ -291,13 +291,13 @@ class _Step:
             return self.product(pairs * size, weights, project(self, "value", n))
         # With one query per row, the keys' gradient is an outer product, which needs no multiply-adds.
         weights = self.product(pairs * size, query) or key
-        turned, plain = self.apart(), self.apart()
-        value = turned._merged("value", size, trained=trained)
-        sums = turned.product(pairs * num_heads * size, weights, live)  # sums of tokens
-        context = turned.product(self.rows * size * size, value, sums)
+        reordered, plain = self.fresh(), self.fresh()
+        value = reordered._merged("value", size, trained=trained)
+        sums = reordered.product(pairs * num_heads * size, weights, live)  # sums of tokens
+        context = reordered.product(self.rows * size * size, value, sums)
         project(plain, "value", n)
         plain.product(pairs * size, weights)
-        self.cheaper(turned, plain)
+        self.add_cheapest(reordered, plain)
         return context
 
     def _first_query(self, size: int, trained: bool, live: bool) -> bool:
@@ -305,11 +305,11 @@ class _Step:
 
         An adapter in the dense layer is merged first if that is cheaper.
         """
-        apart, merged = self.apart(), self.apart()
+        apart, merged = self.fresh(), self.fresh()
         query = apart._dense_layer("query", self.rows, size, size, trained=trained, live=live)
         matrix = merged._merged("query", size, trained=trained)
         merged.product(self.rows * size * size, matrix, live)
-        self.cheaper(apart, merged)
+        self.add_cheapest(apart, merged)
         return query
 
     def _dense_layer(self, name: DenseLayer, n: int, inputs: int, outputs: int, *, trained: bool, live: bool) -> bool:
@@ -390,10 +390,10 @@ class _Step:
         fusion = FusionCounts(d, sizes, has_value=self.model.fusion.value, trained=trained)
         if not is_factored(configs):
             return fusion.textbook(self, n, live, units)
-        factored, folded = self.apart(), self.apart()
+        factored, folded = self.fresh(), self.fresh()
         fusion.factored(factored, n, live, units)
         fusion.folded(folded, n, live, units)
-        self.cheaper(factored, folded)
+        self.add_cheapest(factored, folded)
         return trained or live or units
 
     def _fused(self) -> list[AdapterConfig | BesideLayers]:

@@ -125,8 +125,8 @@ class MethodCase:
     Attributes:
       method: One of :data:`METHODS`.
       trunk: Name of a trunk size, or a folder with a config.json.
-      num_adapters: Number of fused adapters. Other methods than ``fusion`` ignore it.
-      num_tasks: Number of tasks in a run with PALs. Other methods than ``pals`` ignore it.
+      num_adapters: Number of fused adapters. Only used by ``fusion``.
+      num_tasks: Number of tasks in a run with PALs. Only used by ``pals``.
       batch_size: Rows per step, over all devices.
       max_length: Number of tokens per row, including padding.
       trunk_dtype: The trunk's dtype.
@@ -193,7 +193,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     """Plans an experiment's run at its longest padded length.
 
     If the experiment has source tasks, the plan is for its target task. No data is loaded, so tasks without label names
-    are assumed to have two labels.
+    are assumed to have two labels, and stored adapters (``fused``) to have the architecture ``config.adapter``.
 
     Raises:
       UserError: The trunk is neither a known size nor a local folder, the adapters cannot be fused, or an adapter is in

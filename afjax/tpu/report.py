@@ -19,7 +19,7 @@ from afjax.tpu.roofline import Roofline, roofline
 from afjax.tpu.steps import compile_eval_step, compile_train_step, trained_bytes
 
 # If an estimate is more than this many times as large as the largest compiled step, a larger step is compiled.
-_FAR = 4
+_GROWTH = 4
 # The maximum number of larger steps, and of corrections of the estimate. Compiling takes longer for large batches.
 _LARGER_STEPS, _CORRECTIONS = 3, 3
 
@@ -169,18 +169,18 @@ def largest_number(
         return number
     largest = _extrapolated(memory, (other_number, other), (number, train))
     for _ in range(_LARGER_STEPS):
-        if largest <= _FAR * number or _FAR * number > limit:
+        if largest <= _GROWTH * number or _GROWTH * number > limit:
             break
-        larger = compile_step(_FAR * number)
+        larger = compile_step(_GROWTH * number)
         if larger is None:
-            limit = _FAR * number - unit
+            limit = _GROWTH * number - unit
         else:
-            other_number, other, number, train = number, train, _FAR * number, larger
+            other_number, other, number, train = number, train, _GROWTH * number, larger
             largest = _extrapolated(memory, (other_number, other), (number, train))
     # Correct the estimate with its own memory.
     for _ in range(_CORRECTIONS):
         estimate = _rounded(min(largest, limit), unit, number)
-        if not number < estimate <= _FAR * number:
+        if not number < estimate <= _GROWTH * number:
             return estimate
         last = compile_step(estimate)
         if last is None:

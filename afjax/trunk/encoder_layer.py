@@ -221,10 +221,10 @@ class AttentionBlock(nn.Module):
             # first_token_attention treats the heads as the queries of a single head.
             attend = functools.partial(attend, bias=None if bias is None else bias.transpose(1, 0, 2))
             projections = self._project(relative, lambda name, inputs: dense(merged[name], inputs))
-            more_scores = None
+            extra_scores = None
             if projections is not None:
-                more_scores = functools.partial(projections.first_token_scores_without_keys, merged["key"], x)
-            context = first_token_attention(merged, x, config.num_heads, attend, more_scores)
+                extra_scores = functools.partial(projections.first_token_scores_without_keys, merged["key"], x)
+            context = first_token_attention(merged, x, config.num_heads, attend, extra_scores)
         else:
             query, keys, values = dense_layer("query", queries), dense_layer("key", x), dense_layer("value", x)
             projections = self._project(relative, dense_layer_of_positions)

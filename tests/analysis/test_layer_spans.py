@@ -115,7 +115,7 @@ def test_every_span_is_scored(tiny_trunk: Trunk, rows: Rows, monkeypatch: pytest
     plain = dataclasses.replace(whole, model=dataclasses.replace(whole.model, adapters=()))
     assert found.without[0, 1] == pytest.approx(plain.evaluate(rows))
     # Scores do not change if only one row fits into a step.
-    monkeypatch.setattr(spans, "TOKENS_A_STEP", 1)
+    monkeypatch.setattr(spans, "TOKENS_PER_STEP", 1)
     again = score_spans(whole, rows, batch_size=8).without
     assert all(again[span] == pytest.approx(of_span) for span, of_span in found.without.items())
 

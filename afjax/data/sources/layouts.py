@@ -87,7 +87,7 @@ class Table(Files):
       encodings: Encodings to try in order.
       lenient: Whether to accept unnamed columns and stray quotes, which spreadsheets write.
       choose: Selects a split's rows if its files also contain other splits.
-      aside: Names of auxiliary files, which do not contain rows.
+      auxiliary: Names of auxiliary files, which do not contain rows.
       skip_short: Whether to skip rows with too few columns with a warning instead of raising an error.
       drop_empty: Whether to skip rows without a text or label with a warning.
       drop_labels: Labels whose rows are skipped.
@@ -100,14 +100,14 @@ class Table(Files):
     encodings: tuple[str, ...] = ("utf-8",)
     lenient: bool = False
     choose: RowChooser | None = None
-    aside: tuple[str, ...] = ()
+    auxiliary: tuple[str, ...] = ()
     skip_short: bool = False
     drop_empty: bool = False
     drop_labels: tuple[str, ...] = ()
     number: bool = False
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
-        tables = [path for path in files if path.name.removesuffix(".gz") not in self.aside]
+        tables = [path for path in files if path.name.removesuffix(".gz") not in self.auxiliary]
         belongs = self.choose(split, files) if self.choose else None
         labeled = split != "test" or bool(self.every)
         total = 0

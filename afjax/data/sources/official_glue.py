@@ -65,7 +65,7 @@ GLUE_TASKS: Mapping[str, OfficialTask] = {
         folders=glue("MRPC"),
         layouts=(
             Table(train=("train.tsv",), dev=("dev.tsv",), row=MRPC_ROW),
-            Table(train=MRPC_RAW, dev=MRPC_RAW, row=MRPC_ROW, aside=("dev_ids.tsv",), choose=by_dev_ids),
+            Table(train=MRPC_RAW, dev=MRPC_RAW, row=MRPC_ROW, auxiliary=("dev_ids.tsv",), choose=by_dev_ids),
             Table(test=("msr_paraphrase_test.txt", "test.tsv"), row=MRPC_ROW, number=True),
         ),
         labels=("not_equivalent", "equivalent"),
