@@ -38,7 +38,7 @@ class Cell:
       records: The runs of the chosen setting, one per seed, sorted by seed.
       scores: The runs' scores in points (times 100).
       num_settings: The number of settings tried. :func:`make_cells` describes how one is chosen.
-      num_runs: The number of runs over all these settings.
+      candidates: The runs of all these settings.
       repeated: Folders of ignored runs. They repeat another run but have a different score.
     """
 
@@ -47,7 +47,7 @@ class Cell:
     records: tuple[RunRecord, ...]
     scores: tuple[float, ...]
     num_settings: int
-    num_runs: int
+    candidates: tuple[RunRecord, ...]
     repeated: tuple[str, ...] = ()
 
     @property
@@ -205,4 +205,5 @@ def _cell(
     best = max(settings.values(), key=lambda records_by_seed: (len(records_by_seed), score(records_by_seed)))
     records = tuple(best[seed] for seed in sorted(best))
     scores = tuple(100 * record.metrics[metric] for record in records)
-    return Cell(task, method, records, scores, len(settings), sum(map(len, settings.values())), repeated)
+    candidates = tuple(record for records_by_seed in settings.values() for record in records_by_seed.values())
+    return Cell(task, method, records, scores, len(settings), candidates, repeated)

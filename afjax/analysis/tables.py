@@ -361,7 +361,7 @@ def _table(
             if (task, method) in grid.cells:
                 cell = grid.cells[task, method]
                 seeds = " ".join(map(str, cell.seeds))
-                numbers = cell.mean, cell.std, seeds, cell.num_settings, cell.num_runs
+                numbers = cell.mean, cell.std, seeds, cell.num_settings, len(cell.candidates)
             data.append((task, method, grid.metrics[task], *numbers, line))
     notes = [*first, *_notes(grid)]
     commands = tuple(dict.fromkeys(line for lines in gaps.values() for line in lines))
@@ -385,7 +385,7 @@ def _notes(grid: Grid) -> list[str]:
     cells = grid.shown_cells
     seeds = sorted({seed for cell in cells for seed in cell.seeds})
     record = next(cell for cell in cells).records[0] if cells else grid.collection.records[0]
-    runs = sum(cell.num_runs for cell in cells)
+    runs = sum(len(cell.candidates) for cell in cells)
     return [
         "Scores are dev metrics times 100: mean ± sample standard deviation over seeds. (n) means only n seeds.",
         f"{counted(runs, 'run')} on the trunk {record.trunk_name}, "
@@ -407,7 +407,7 @@ def warnings(grid: Grid) -> list[str]:
         for folder in cell.repeated
     ]
     for task in grid.tasks:
-        records = [record for cell in cells if cell.task == task for record in cell.records]
+        records = [record for cell in cells if cell.task == task for record in cell.candidates]
         for split, what in (("train", f"Runs on {task} were trained"), ("dev", f"Scores on {task} are")):
             folders = {record.rows_digest(task, split): str(record.folder) for record in records}
             # Stores and runs of earlier versions have no digests.

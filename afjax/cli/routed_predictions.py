@@ -15,9 +15,8 @@ from afjax.data.notices import blank_rows_notice
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, pick_task_input
+from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, names_that_fit, pick_task_input
 from afjax.serve.loading import find_artifact, load_routed_model
-from afjax.serve.requests import ServedTask
 from afjax.serve.routed_model import RoutedModel
 from afjax.tasks.prediction_rows import kept_fields, rows_of_input
 
@@ -77,7 +76,9 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     except UserError as error:
         if given:
             raise
-        raise UserError(f"{error}{_named_adapters(rows, groups)}") from None
+        fitting = ",".join(names_that_fit(rows, groups))
+        advice = f" To predict only with the adapters that fit these rows, pass --all={fitting}." if fitting else ""
+        raise UserError(f"{error}{advice}") from None
     for inputs in inputs_per_group:
         _note_blank_rows(inputs)
     predictions: list[dict[str, Any]] = [{} for _ in rows]
@@ -101,23 +102,6 @@ def _note_blank_rows(inputs: Sequence[Any]) -> None:
 
     if blank := [row for row, given in enumerate(inputs) if is_blank(given)]:
         print_line(f"Note: {blank_rows_notice('the input', blank, len(inputs))}")
-
-
-def _named_adapters(rows: Sequence[tuple[str, dict[str, Any]]], groups: Sequence[Sequence[ServedTask]]) -> str:
-    """Suggests ``--all=NAMES`` with the adapters that fit all rows; empty if none do."""
-
-    def can_read(task: ServedTask) -> bool:
-        try:
-            for origin, row in rows:
-                pick_task_input(origin, row, task)
-        except UserError:
-            return False
-        return True
-
-    names = [task.name for group in groups if can_read(group[0]) for task in group]
-    if not names:
-        return ""
-    return f" To predict only with the adapters that fit these rows, pass --all={','.join(names)}."
 
 
 def _name(origin: str, row: dict[str, Any]) -> str | None:

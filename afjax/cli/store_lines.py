@@ -84,6 +84,8 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
         lines.append(
             f'No head "{main.name}" trained with {main.kind}/{main.name} is included, so it cannot predict by itself.'
         )
+    if main.trunk.get("trained"):
+        lines.append("Its trunk was trained in the same run. It is not included, so share its folder too.")
     return _printable(lines)
 
 

@@ -145,7 +145,8 @@ def _warn(
     if len(jobs) < num_expected:
         unknown = f"; afjax does not support {', '.join(other_files)}" if other_files else ""
         lines.append(
-            f"{TITLES[benchmark]}'s server expects {num_expected} files; these are {len(jobs)} of them{unknown}."
+            f"{TITLES[benchmark]}'s server expects {num_expected} files; this submission will have {len(jobs)} of "
+            f"them{unknown}."
         )
     for line in lines:
         print_line(line)

@@ -19,7 +19,7 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.defaults import choose_defaults
-from afjax.train.workdir import SWEEP_RECORD, check_workdir, recorded_config
+from afjax.train.workdir import CONFIG, SWEEP_RECORD, check_workdir, recorded_config
 from afjax.trunk.pretrained import find_pooling
 
 # Maximum length of a run's folder name, excluding the digest appended to a shortened name.
@@ -294,7 +294,7 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     """Checks a sweep against the workdir's sweep, if any.
 
     The order of the settings is taken from the workdir's sweep. The sweep may add values and seeds to the workdir's
-    sweep, but not change anything else.
+    sweep, and remove values of which no run has begun, but not change anything else.
 
     Raises:
       UserError: The workdir contains a different sweep or a damaged record, or is not a folder.
@@ -324,15 +324,18 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
         kept_values = {**sweep.grid, "seed": sweep.seeds}.get(setting, values)
         removed = [str(value) for value in values if value not in kept_values]
         removals += [f"{setting}: {', '.join(removed)} recorded, not given"] if removed else []
-    if removals and not differences:
+    if not differences:
+        sweep = dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})
+        names = {run.name for run in sweep.runs}
+        # Values whose runs all failed before their training began can be removed, because nothing is lost.
+        if not any((run_folder(workdir, run) / CONFIG).exists() for run in recorded.runs if run.name not in names):
+            return sweep
         raise UserError(
             f"The workdir {workdir} has a sweep with more runs ({'; '.join(removals)}). Pass these values too. For "
             f"tables without them, copy {workdir / 'runs'} into another folder, and set --workdir to that folder: "
             "finished runs are not retrained."
         )
-    if differences:
-        raise UserError(
-            f"The workdir {workdir} has another sweep ({'; '.join([*differences, *removals])}). To resume that sweep, "
-            "use the same settings (values and seeds may be added); otherwise choose another --workdir."
-        )
-    return dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})
+    raise UserError(
+        f"The workdir {workdir} has another sweep ({'; '.join([*differences, *removals])}). To resume that sweep, "
+        "use the same settings (values and seeds may be added); otherwise choose another --workdir."
+    )

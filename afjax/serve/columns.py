@@ -1,9 +1,10 @@
 """Selects each task's columns from rows in data files and HTTP requests."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from afjax.config.tasks import TaskConfig
+from afjax.errors import UserError
 from afjax.serve.requests import ServedTask, grouped
 from afjax.tasks.prediction_rows import pick_input
 
@@ -29,6 +30,25 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
     if task is None:
         return pick_input(place, values, TaskConfig(name="embedding"), None)
     return pick_input(f'{place} (for "{task.name}")', values, task.model.task, task.model.text_columns)
+
+
+def names_that_fit(rows: Sequence[tuple[str, Mapping[str, Any]]], groups: Iterable[Sequence[ServedTask]]) -> list[str]:
+    """Returns the names of the tasks that can read all rows.
+
+    Args:
+      rows: Each row's name in error messages, and its columns.
+      groups: The tasks, grouped by :func:`groups_with_equal_columns`.
+    """
+
+    def can_read(task: ServedTask) -> bool:
+        try:
+            for place, row in rows:
+                pick_task_input(place, row, task)
+        except UserError:
+            return False
+        return True
+
+    return [task.name for group in groups if can_read(group[0]) for task in group]
 
 
 def groups_with_equal_columns(tasks: Iterable[ServedTask]) -> list[list[ServedTask]]:

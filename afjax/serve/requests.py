@@ -155,7 +155,7 @@ def _for_rows(
             except UserError as own_error:
                 # The list of rows that was read has only one row.
                 problem = re.sub(r"^(texts:0|Row 1 of the split)\b", "the text", str(own_error))
-                raise UserError(f'Row {row + 1}, for "{task.name}": {problem}') from None
+                raise UserError(f'rows[{row}] (for "{task.name}"): {problem}') from None
         raise UserError(f'Rows for "{task.name}": {error}') from None
 
 

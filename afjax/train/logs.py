@@ -127,10 +127,10 @@ class RunLog:
         return text
 
     def finished(self) -> None:
-        """Prints the run's time, unless the run was resumed."""
-        if self._first_step == 0:
-            elapsed = duration(time.monotonic() - self._begun)
-            self.say(f"finished in {elapsed}, including {duration(self._compiling)} for the first step of each length")
+        """Prints the time since the run began or was resumed."""
+        elapsed, since = duration(time.monotonic() - self._begun), " since it was resumed" if self._first_step else ""
+        compiling = duration(self._compiling)
+        self.say(f"finished in {elapsed}{since}, including {compiling} for the first step of each length")
 
     def close(self) -> None:
         self._bar.close()

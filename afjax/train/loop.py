@@ -241,8 +241,8 @@ class _Loop:
         if self.finished:
             note(
                 f"The run {self.title} in {self.folder} has already finished ({run.main_metric} "
-                f"{progress.best_scores[run.main_metric]:.4f}). To train again, choose another workdir or pass "
-                "options=RunOptions(overwrite=True)."
+                f"{progress.best_scores[run.main_metric]:.4f}). To train again, choose another workdir (in Python, "
+                "overwrite=True in RunOptions also does)."
             )
         logs = is_first_host() and not self.finished
         self.log = RunLog(self.folder, self.title, run.num_steps, self.step) if logs else SilentLog()

@@ -125,6 +125,16 @@ def test_different_train_and_dev_rows_are_noted(tmp_path: Path) -> None:
         assert not any(rows in note for note in one_method.notes)
 
 
+def test_settings_with_different_rows_are_noted(tmp_path: Path) -> None:
+    """The note also names runs that are not in the table, because their setting was not chosen."""
+    for name, score in (("low", 0.4), ("high", 0.6)):
+        rows = {f"task rte's {split} rows": name for split in ("train", "dev")}
+        finish(tmp_path / name, experiment("rte", "full"), score, rows=rows)
+    notes = make_table("adapterfusion", make_grid(collect([tmp_path]))).notes
+    (note,) = [note for note in notes if "different dev rows" in note]
+    assert has_facts(note, str(tmp_path / "high"), str(tmp_path / "low"))
+
+
 def test_metric_for_which_lower_is_better_is_refused(tmp_path: Path) -> None:
     task = TaskConfig(name="stsb", source="data", kind="regression")
     workdir = finish(tmp_path / "a", experiment("stsb", "head", of=task), 0.5)

@@ -254,7 +254,7 @@ def test_word_without_tokens_is_refused_with_its_row(tiny_trunk: Trunk) -> None:
     rows = [ROWS["three_classes"][0], ROWS["tags"][0], ["all", "\u200b"]]
     with pytest.raises(UserError) as refused:
         routed.predict(rows, ["three_classes", "tags", "tags"])
-    assert has_facts(str(refused.value), "Row 3, ", '"tags"', "u200b", "number 2")
+    assert has_facts(str(refused.value), "rows[2] ", '"tags"', "u200b", "number 2")
 
 
 def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
@@ -283,7 +283,7 @@ def test_every_row_is_predicted_for_all_tasks(tiny_trunk: Trunk) -> None:
             routed.predict_all(TEXTS, names)
     with pytest.raises(UserError, match="0 rows"):
         routed.predict_all([])
-    with pytest.raises(UserError, match='Row 1, for "probe": the text is 7'):
+    with pytest.raises(UserError, match=r'rows\[0\] \(for "probe"\): the text is 7'):
         routed.predict_all([7], ["probe"])
 
 
@@ -431,7 +431,7 @@ def test_invalid_requests_are_refused_before_anything_is_computed(
         routed.predict(TEXTS[:2], ["task1"])
     with pytest.raises(UserError, match="0 rows and 0 names"):
         routed.predict([], [])
-    with pytest.raises(UserError, match='Row 3, for "task1": the text is 7'):
+    with pytest.raises(UserError, match=r'rows\[2\] \(for "task1"\): the text is 7'):
         routed.predict([TEXTS[0], TEXTS[1], 7], ["task0", "task1", "task1"])
     with pytest.raises(UserError, match='"task12" is not in service'):
         routed.remove("task12")
