@@ -19,7 +19,7 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.defaults import choose_defaults
-from afjax.train.workdir import CONFIG, SWEEP_RECORD, check_workdir, recorded_config
+from afjax.train.workdir import CONFIG, RESULT, SWEEP_RECORD, TARGET, check_workdir, recorded_config
 from afjax.trunk.pretrained import find_pooling
 
 # Maximum length of a run's folder name, excluding the digest appended to a shortened name.
@@ -327,8 +327,9 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     if not differences:
         sweep = dataclasses.replace(sweep, grid={setting: sweep.grid[setting] for setting in recorded.grid})
         names = {run.name for run in sweep.runs}
-        # Values whose runs all failed before their training began can be removed, because nothing is lost.
-        if not any((run_folder(workdir, run) / CONFIG).exists() for run in recorded.runs if run.name not in names):
+        dropped = [run_folder(workdir, run) for run in recorded.runs if run.name not in names]
+        # If none of these runs has begun to train, for example because it had no data, nothing is lost.
+        if not any((folder / CONFIG).exists() or (folder / TARGET / RESULT).exists() for folder in dropped):
             return sweep
         raise UserError(
             f"The workdir {workdir} has a sweep with more runs ({'; '.join(removals)}). Pass these values too. For "

@@ -113,8 +113,8 @@ def run_sweep(
             raise
         except OSError as error:
             raise UserError(
-                f"The sweep {workdir} stopped ({error_text(error)}). If the workdir cannot be written, free up space "
-                "or choose another --workdir."
+                f"The sweep in the workdir {workdir} stopped ({error_text(error)}). If the workdir cannot be written, "
+                "free up space or choose another --workdir."
             ) from None
     return progress.outcomes
 

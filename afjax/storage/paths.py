@@ -51,9 +51,10 @@ def open_path(path: AnyPath) -> epath.Path:
         raise UserError('A path is empty; use "." for the current folder.')
     if not is_remote(path):
         return epath.Path(expanded(path))
+    _check_not_file_url(path)
     # Check the scheme before epath does, because epath's error for an unknown scheme is unhelpful.
     if not re.match("gs://[^/]", os.fspath(path)):
-        raise UserError(f"{path} is not supported; use a local path without a scheme, or gs://BUCKET/PATH.")
+        raise UserError(f"{path} is on an unsupported object store; use a local path or gs://BUCKET/PATH.")
     # TensorStore ends a path at "?" and "#". gcsfs expands patterns, even when it deletes files.
     if wrong := re.search(r"[*?#\[\]]", os.fspath(path)):
         raise UserError(f'{path} contains "{wrong[0]}", which paths on Cloud Storage cannot; rename the folder.')
@@ -87,8 +88,14 @@ def local_path(path: AnyPath, what: str) -> Path:
       UserError: The path is on an object store.
     """
     if is_remote(path):
-        raise UserError(f"{what} is {path}, which is not a local path; copy it to a local disk and use that path.")
+        _check_not_file_url(path)
+        raise UserError(f"{what} is {path}, which is on an object store; copy it to a local disk and use that path.")
     return expanded(path)
+
+
+def _check_not_file_url(path: AnyPath) -> None:
+    if os.fspath(path).startswith("file://"):
+        raise UserError(f"{path} is a URL; write the local path without file://.")
 
 
 def expanded(path: AnyPath) -> Path:

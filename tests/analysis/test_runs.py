@@ -365,6 +365,20 @@ def test_command_for_a_fusion_reuses_stored_adapters(tmp_path: Path) -> None:
     assert config_of(line)[0].artifact_name(TaskConfig(name="rte")) == "rte-fusion-seed1"
 
 
+@pytest.mark.parametrize(("task", "seed", "reuses"), [("sick", 0, True), ("rte", 1, False)])
+def test_command_for_a_fusion_reuses_the_adapters_of_its_seed(
+    tmp_path: Path, task: str, seed: int, reuses: bool
+) -> None:
+    finish(tmp_path / "a", fusion("rte", ("cb",)), 0.7, saved=2)
+    finish_source(tmp_path / "a", "cb", 0.6)
+    finish(tmp_path / "b", experiment("sick", "full"), 0.5)
+    found = collect([tmp_path])
+    line = command(found, make_cells(found.records), task, "fusion", seed)
+    assert line is not None
+    # With another seed, the adapters are trained again.
+    assert (f"--store={tmp_path / 'a' / 'store'}" in shlex.split(line)) == reuses
+
+
 def test_command_resumes_an_unfinished_run(tmp_path: Path) -> None:
     config = experiment("rte", "full", seed=1)
     finish(tmp_path / "a", experiment("rte", "full"), 0.5)

@@ -905,6 +905,16 @@ def test_finished_runs_can_be_skipped_in_a_different_folder(
     assert len(rows(tmp_path / "fewer" / "sweep.csv")) == 2 + num_new
 
 
+def test_values_of_which_no_run_has_begun_can_be_removed(words: list[str], train: StandIn, tmp_path: Path) -> None:
+    train.score = scores(**{"0.001 0": 0.5, "0.0003 0": None})
+    assert main([*words, RATES]) == 1
+    train.score = lambda settings: 0.75
+    assert main([*words, "--grid.train.learning_rate=1e-3,1e-2"]) == 0
+    assert train.titles[2:] == ["train.learning_rate=0.01, seed=0"]
+    table = rows(tmp_path / "sweep" / "sweep.csv")
+    assert [row["train.learning_rate"] for row in table] == ["0.001", "0.01"]
+
+
 # Choosing the best setting, and writing the tables.
 
 

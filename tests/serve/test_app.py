@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from facts import has_facts
 from random_tasks import random_task
 from starlette.testclient import TestClient
 
@@ -18,6 +19,7 @@ from afjax import Capacity, RoutedModel, TaskModel, Trunk, UserError
 from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.server import ServerConfig
+from afjax.config.tasks import TaskConfig
 from afjax.serve.app import CLIENT_HAS_GONE, make_app
 from afjax.serve.requests import UnknownTaskError
 
@@ -216,6 +218,13 @@ def test_rows_are_predicted_with_several_adapters(tiny_trunk: Trunk, models: dic
             response = predict_all(**body)
             assert response.status_code == status, response.text
             assert fact in response.json()["error"]
+        pair = TaskConfig(name="pair")
+        routed.remove("entail")
+        routed.add("pair", dataclasses.replace(models["entail"].renamed("pair"), task=pair, text_columns=2))
+        error = predict_all(rows=rows).json()["error"]
+        assert has_facts(error, '(for "pair")', '"adapters": ["topic"]')
+        routed.remove("pair")
+        routed.add("entail", models["entail"])
         (answer,) = predict_all(rows=[{"text": "no dogs"}], adapters=["topic", "entail"]).json()["predictions"]
         assert list(answer) == ["topic", "entail"]
         body_bytes = b'{"rows": [{"text": "no dogs"}], "adapters": ["\\ud800"]}'

@@ -24,7 +24,7 @@ from facts import has_facts
 from fork_server import fork_server
 
 from afjax import store, trees
-from afjax.cli.store_lines import list_lines, show_lines, verify_lines
+from afjax.cli.store_lines import list_lines, shared_lines, show_lines, verify_lines
 from afjax.config.adapters import AdapterConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.tasks import TaskConfig
@@ -707,6 +707,16 @@ def test_verify_reports_a_fusion_whose_adapter_is_missing_or_changed(fused: path
     lines, all_ok = verify_lines(fused)
     assert not all_ok
     assert lines[0].startswith("fusion/cb: ")
+
+
+def test_missing_adapter_with_the_name_of_a_head_is_explained(fused: pathlib.Path) -> None:
+    assert has_facts(load_error(fused, name="cb"), 'adapter "cb"', "There is a fusion of this name", "rte")
+
+
+def test_shared_artifact_names_what_the_archive_lacks(tmp_path: pathlib.Path) -> None:
+    manifest = store.save(tmp_path, "adapters", "a", make_params(), config={}, trunk={**TRUNK, "trained": True})
+    lines = shared_lines("x.tar contains", [manifest])
+    assert any("trunk" in line and "not included" in line for line in lines)
 
 
 def test_verify_prints_no_control_characters(fused: pathlib.Path) -> None:
