@@ -11,6 +11,7 @@ from afjax.analysis.page import page, section
 from afjax.analysis.report_sections import activations, confusion, cost, curves, mistakes, settings_table, versions
 from afjax.analysis.report_tables import (
     EvaluatedResult,
+    forgetting_table,
     other_rows,
     score,
     score_tables,
@@ -141,6 +142,7 @@ def make_page(
         "trained": [*several, trained_table(best, evaluated_results, manifests)],
         "scores": [
             *score_tables(finished, evaluated_results),
+            *forgetting_table(best),
             *unfinished_table(unfinished),
             *other_rows(best, evaluated_results),
         ],

@@ -1,6 +1,8 @@
 """Builds the tables of reports: the trained models and their scores."""
 
+import csv
 import dataclasses
+import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,9 +13,10 @@ from afjax.analysis.unfinished import UnfinishedRun
 from afjax.analysis.workdirs import ExperimentRecord, by_tasks, differing_settings
 from afjax.display.html import Content, Markup, join, table, tag
 from afjax.display.words import counted
+from afjax.errors import UserError
 from afjax.store import Manifest
 from afjax.train.results import Result
-from afjax.train.workdir import TARGET
+from afjax.train.workdir import FORGETTING, TARGET
 
 # Maximum number of settings columns, to keep tables readable.
 _SETTINGS = 6
@@ -89,6 +92,23 @@ def score_tables(finished: Sequence[ExperimentRecord], evaluated_results: Sequen
     )
     parts.append(table(["name", "main metric", *names], rows, numbers=tuple(range(2, len(names) + 2)), caption=caption))
     return parts
+
+
+def forgetting_table(best: ExperimentRecord) -> list[Markup]:
+    """Tabulates the scores after each task of a sequential run. Other runs have no such table.
+
+    Raises:
+      UserError: The file with the scores cannot be read.
+    """
+    path = best.workdir / FORGETTING
+    try:
+        header, *rows = csv.reader(io.StringIO(path.read_text()))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read ({error}); restore it, or delete it.") from None
+    caption = "Main dev metric of each task (columns) after training on each task (rows)."
+    return [table(header, rows, numbers=tuple(range(1, len(header))), caption=caption)]
 
 
 def unfinished_table(runs: Sequence[UnfinishedRun]) -> list[Markup]:

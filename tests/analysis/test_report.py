@@ -24,6 +24,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.html import Markup, tag
 from afjax.errors import UserError
 from afjax.storage.writing import check_output
+from afjax.train.experiment import write_forgetting
 from afjax.train.results import Result
 
 HOSTILE = "<script>alert(1)</script>\"'&$x_$ \x00\u202eeslaf"
@@ -283,6 +284,8 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     later = [{**first, "metrics": {"accuracy": value}} for value in (0.5, 0.7)]
     later[1] |= {"name": "paraphrase", "task": "paraphrase"}
     (target / "result.json").write_text(json.dumps([first, *later]))
+    scores = [[{"accuracy": 0.9}], [{"accuracy": 0.51}, {"accuracy": 0.7}]]
+    write_forgetting(epath.Path(tmp_path) / "forgetting.csv", tasks, scores)
     (experiment,) = find_experiments(epath.Path(tmp_path))
     assert [run.title for run in experiment.runs] == ["target/1-entail", "target/2-paraphrase", "target"]
     assert experiment.score == pytest.approx(0.6)
@@ -292,6 +295,11 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     elements = Elements(make_page("<b>name", [experiment], experiment, evaluated_results, "nothing", unfinished=()))
     assert {"target/1-entail", "target/2-paraphrase", "builtin:paraphrase"} <= set(elements.texts)
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
+    # The scores after each task.
+    assert {"entail (accuracy)", "0.5100"} <= set(elements.texts)
+    (tmp_path / "forgetting.csv").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"forgetting\.csv"):
+        make_page("name", [experiment], experiment, evaluated_results, "nothing", unfinished=())
 
 
 @pytest.mark.parametrize(
