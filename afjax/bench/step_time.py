@@ -138,10 +138,7 @@ def _synthetic_batch(vocab_size: int, batch_size: int, length: int) -> dict[str,
 
 
 def _prepare_eval(model: Model, params: Tree, batch: dict[str, jax.Array]) -> Prepared:
-    begin = time.perf_counter()
-    compiled = jax.jit(make_eval_step(model)).lower(params, batch).compile()
-    seconds = time.perf_counter() - begin
-    return_freed_memory()
+    compiled, seconds = _compiled(jax.jit(make_eval_step(model)), params, batch)
     return Prepared(run=lambda: jax.block_until_ready(compiled(params, batch)), compile_s=seconds, compiled=compiled)
 
 
@@ -151,15 +148,21 @@ def _prepare_train(model: Model, trained: Tree, frozen: Tree, batch: dict[str, j
     key = jax.random.key(0, impl=TrainConfig().prng)
     holder = {"state": init_state(trained, optimizer)}
     step = jax.jit(make_train_step(model, optimizer, "classification", dropout=True), donate_argnums=0)
-    begin = time.perf_counter()
-    compiled = step.lower(holder["state"], frozen, batch, key, settings).compile()
-    seconds = time.perf_counter() - begin
-    return_freed_memory()
+    compiled, seconds = _compiled(step, holder["state"], frozen, batch, key, settings)
 
     def run() -> None:
         holder["state"], _ = jax.block_until_ready(compiled(holder["state"], frozen, batch, key, settings))
 
     return Prepared(run=run, compile_s=seconds, compiled=compiled)
+
+
+def _compiled(step: Any, *arguments: Any) -> tuple[Any, float]:
+    """Compiles a jitted step for its arguments, and returns the program and the seconds that this took."""
+    begin = time.perf_counter()
+    compiled = step.lower(*arguments).compile()
+    seconds = time.perf_counter() - begin
+    return_freed_memory()
+    return compiled, seconds
 
 
 def measure(prepared: Prepared, *, num_steps: int, batch_size: int) -> dict[str, Any]:

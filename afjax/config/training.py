@@ -38,7 +38,7 @@ class TrainConfig(Settings, name="train"):
       weight_decay_on: The leaves to decay: ``kernels``, the linear layers' matrices; or ``weights``, all leaves except
         biases and LayerNorms, as in BERT's optimizer and the code of Houlsby 2019 and Stickland & Murray 2019.
         ``weights`` includes embeddings and the scales of LHUC and (IA)³. Decay pulls (IA)³'s scales, which start at 1,
-        towards 0.
+        to 0.
       clip_norm: Maximum gradient norm; 0 for no clipping.
       clip_by: The norm to clip: the global norm over ``all`` trained leaves, or each ``tensor``'s norm, as in the code
         of Stickland & Murray 2019. Each layer's slice of a stacked leaf is a separate tensor.

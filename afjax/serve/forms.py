@@ -184,11 +184,11 @@ def slot_entry(form: SlotForm, model: Model, params: Tree, *, dtype: str = "floa
     else:
         contents, shared = _contents(form, model, trees[0])
     entry: Tree = {"layers": {}, "shared": _on_host(shared)}
-    if not isinstance(config, OnTop):
-        own_layers = adapter_layers(config, model.trunk.num_layers)
-        entry["layers"] = {str(layer): _layer_entry(contents, own_layers, layer) for layer in form.layers}
     if isinstance(config, OnTop):
         entry["top"] = _on_host(trees[0]["top"])
+    else:
+        own_layers = adapter_layers(config, model.trunk.num_layers)
+        entry["layers"] = {str(layer): _layer_entry(contents, own_layers, layer) for layer in form.layers}
     entry = _dense_in(dtype, entry)
     if isinstance(config, AdapterConfig) and config.layer_norms:
         entry["norms"] = _on_host(trees[0]["layer_norms"])
