@@ -294,7 +294,7 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
     """Checks a sweep against the workdir's sweep, if any.
 
     The order of the settings is taken from the workdir's sweep. The sweep may add values and seeds to the workdir's
-    sweep, and remove values of which no run has begun, but not change anything else.
+    sweep, and remove values whose runs have not begun, but not change anything else.
 
     Raises:
       UserError: The workdir contains a different sweep or a damaged record, or is not a folder.
