@@ -71,17 +71,6 @@ def train_separately(trunk: Trunk, run: PlannedRun, folder: Path) -> TaskModel:
     )
 
 
-def train_in_turn(trunk: Trunk, runs: Sequence[PlannedRun], folder: Path) -> list[TaskModel]:
-    """Trains runs one at a time, with workdirs in ``folder``.
-
-    This is faster than ``train_separately``, because runs with the same programs share them.
-    ``test_one_slot_gives_the_results_and_files_of_separate_runs`` checks that both give the same.
-    """
-    return models(
-        train_many(trunk, [dataclasses.replace(run, workdir=folder / Path(run.workdir).name) for run in runs])
-    )
-
-
 def models(outcomes: Sequence[TaskModel | Exception]) -> list[TaskModel]:
     assert all(isinstance(outcome, TaskModel) for outcome in outcomes), outcomes
     return [outcome for outcome in outcomes if isinstance(outcome, TaskModel)]
@@ -197,8 +186,9 @@ def test_runs_in_one_step_equal_separate_runs_up_to_rounding(
     # the signs.
     runs = [planned(seed, method=method, adam_epsilon=1e-3, **changes[seed]) for seed in range(4)]
     outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
-    separate_models = train_in_turn(tiny_trunk, runs, tmp_path / "separate")
-    for seed, (model, own) in enumerate(zip(outcomes, separate_models, strict=True)):
+    for run, model in zip(runs, outcomes, strict=True):
+        seed = run.options.seed
+        own = train_separately(tiny_trunk, run, tmp_path / "separate" / str(seed))
         assert_close(model, own)
         assert model.metrics == own.metrics
         many, separate = scalars(tmp_path / "many" / str(seed)), scalars(tmp_path / "separate" / str(seed))
@@ -258,9 +248,9 @@ def test_tasks_with_different_names_share_programs_and_steps(
     ]
     outcomes = models(train_many(tiny_trunk, runs, slots=SLOTS))
     assert sizes == [3] * 16
-    separate = train_in_turn(tiny_trunk, runs, tmp_path / "separate")
-    for run, model, own in zip(runs, outcomes, separate, strict=True):
+    for run, model in zip(runs, outcomes, strict=True):
         assert list(model.params["adapters"]) == list(model.params["heads"]) == [run.options.name]
+        own = train_separately(tiny_trunk, run, tmp_path / "separate" / str(run.options.seed))
         assert model.metrics == own.metrics
         assert_close(model, own)
 
