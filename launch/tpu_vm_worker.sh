@@ -22,7 +22,7 @@ running() { ! flock --shared --nonblock lock true; }
 setup() {
   # tpu_vm.py may ask again after ssh failed, while the first setup continues.
   exec 8>setup_lock
-  flock 8
+  if ! flock --timeout 1800 8; then tell busy; return; fi
   if running; then tell busy; return; fi
   set -e -E -o pipefail
   trap "tell failed" ERR
@@ -51,12 +51,15 @@ setup() {
 
 # start RUN_ID COMMAND: starts the command. {worker} in it is replaced by the worker's index.
 start() {
-  flock --shared setup_lock true
+  # No setup may begin until the job has its lock.
+  exec 8>>setup_lock
+  if ! flock --shared --timeout 1800 8; then tell busy; return; fi
   if [ ! -x venv/bin/afjax ]; then tell missing; return; fi
   # A known id means that an earlier attempt started the command, but its answer was lost.
   if [ "$(cat run_id 2>/dev/null)" = "$1" ]; then tell started; return; fi
   exec 9>lock
   if ! flock --timeout 5 9; then tell busy; return; fi
+  exec 8>&-
   rm -f exit_code
   printf "%s" "$2" >command
   echo "$1" >run_id

@@ -103,6 +103,8 @@ def forgetting_table(best: ExperimentRecord) -> list[Markup]:
     path = best.workdir / FORGETTING
     try:
         header, *rows = csv.reader(io.StringIO(path.read_text()))
+        if any(len(row) != len(header) for row in rows):
+            raise ValueError("its rows have different lengths")
     except FileNotFoundError:
         return []
     except (OSError, ValueError, csv.Error) as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 from etils import epath
 
+from afjax import store
 from afjax.analysis.workdirs import ExperimentRecord, Moved, differing_settings, find_experiments, load_result
 from afjax.display.words import first_of
 from afjax.errors import UserError, did_you_mean
@@ -103,7 +104,8 @@ def _stored_side(
     model = load_task_model(
         moved.store_folder,
         load_trunk(moved.trunk or recorded_trunk(moved.store_folder, folder, name)),
-        head=name if kind == "head" else head or "",
+        # By default, the head that was trained with the adapter or fusion.
+        head=head or (name if kind == "head" or name in store.names(moved.store_folder, "heads") else ""),
         adapter=adapter,
         fusion=fusion,
         allow_mismatch=allow_mismatch,

@@ -1,7 +1,8 @@
 """Predictions of ``afjax predict`` with many adapters, chosen per row or by --all."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from afjax.cli.predictions import prediction_line, write_lines
@@ -17,6 +18,7 @@ from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, names_that_fit, pick_task_input
 from afjax.serve.loading import find_artifact, load_routed_model
+from afjax.serve.requests import RowError
 from afjax.serve.routed_model import RoutedModel
 from afjax.tasks.prediction_rows import kept_fields, rows_of_input
 
@@ -43,8 +45,9 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
     routed = _load(arguments, distinct)
     tasks = [None if name is None else routed.task(name) for name in names]
     inputs = [pick_task_input(origin, row, task) for (origin, row), task in zip(rows, tasks, strict=True)]
-    _note_blank_rows(inputs)
-    predictions = routed.predict(inputs, names)
+    _note_blank_rows([inputs])
+    with _rows_named(rows):
+        predictions = routed.predict(inputs, names)
     outputs = zip(kept, predictions, strict=True)
     lines = [prediction_line(fields, prediction, number) for number, (fields, prediction) in enumerate(outputs)]
     write_lines(arguments.output, lines)
@@ -79,11 +82,11 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
         fitting = ",".join(names_that_fit(rows, groups))
         advice = f" To predict only with the adapters that fit these rows, pass --all={fitting}." if fitting else ""
         raise UserError(f"{error}{advice}") from None
-    for inputs in inputs_per_group:
-        _note_blank_rows(inputs)
+    _note_blank_rows(inputs_per_group)
     predictions: list[dict[str, Any]] = [{} for _ in rows]
     for group, inputs in zip(groups, inputs_per_group, strict=True):
-        own_predictions = routed.predict_all(inputs, [task.name for task in group])
+        with _rows_named(rows):
+            own_predictions = routed.predict_all(inputs, [task.name for task in group])
         for row_predictions, own in zip(predictions, own_predictions, strict=True):
             row_predictions.update(own)
     lines = []
@@ -93,15 +96,25 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     write_lines(arguments.output, lines)
 
 
-def _note_blank_rows(inputs: Sequence[Any]) -> None:
-    """Prints a note if texts of some rows are blank."""
+@contextlib.contextmanager
+def _rows_named(rows: Sequence[tuple[str, Any]]) -> Iterator[None]:
+    """Names rows in errors by their file and line."""
+    try:
+        yield
+    except RowError as error:
+        raise UserError(f"{rows[error.row][0]} {error.problem}") from None
+
+
+def _note_blank_rows(inputs_per_group: Sequence[Sequence[Any]]) -> None:
+    """Prints a note if some rows have a blank text in any group of columns."""
 
     def is_blank(given: Any) -> bool:
         texts = [given] if isinstance(given, str) else given
         return any(isinstance(text, str) and not is_visible(text) for text in texts)
 
-    if blank := [row for row, given in enumerate(inputs) if is_blank(given)]:
-        print_line(f"Note: {blank_rows_notice('the input', blank, len(inputs))}")
+    inputs_per_row = list(zip(*inputs_per_group, strict=True))
+    if blank := [row for row, inputs in enumerate(inputs_per_row) if any(map(is_blank, inputs))]:
+        print_line(f"Note: {blank_rows_notice('the input', blank, len(inputs_per_row))}")
 
 
 def _name(origin: str, row: dict[str, Any]) -> str | None:

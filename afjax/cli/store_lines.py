@@ -69,11 +69,12 @@ def verify_lines(path: StorePath) -> tuple[list[str], bool]:
     return _printable(lines) or ["The store is empty."], all_intact
 
 
-def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Describes packed or unpacked artifacts, with a note if the head is missing.
+def shared_lines(where: str, manifests: Sequence[Manifest], *, received: bool) -> list[str]:
+    """Describes packed or unpacked artifacts, with a note if the head or a trained trunk is missing.
 
     Args:
       where: The subject and verb of the sentence, such as ``FILE contains``.
+      received: Whether the reader received the artifacts from someone else, or else shares them.
       manifests: The manifests of all artifacts, with the main artifact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}
@@ -85,7 +86,8 @@ def shared_lines(where: str, manifests: Sequence[Manifest]) -> list[str]:
             f'No head "{main.name}" trained with {main.kind}/{main.name} is included, so it cannot predict by itself.'
         )
     if main.trunk.get("trained"):
-        lines.append("Its trunk was trained in the same run. It is not included, so share its folder too.")
+        advice = "ask for its folder, and pass it as --trunk" if received else "share its folder too"
+        lines.append(f"Its trunk was trained in the same run and is not included; {advice}.")
     return _printable(lines)
 
 

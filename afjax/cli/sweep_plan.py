@@ -114,7 +114,8 @@ def plan(
       overrides: Overrides of every run, each ``a.b=value``.
       grid: Each ``a.b=value,value``, which adds a setting to the grid or replaces its values from the file.
       seeds: Comma-separated integers. Without a grid, at least two are needed.
-      workdir: The sweep's folder. If it contains a sweep, that sweep is resumed; values and seeds may be added.
+      workdir: The sweep's folder. If it contains a sweep, that sweep is resumed; values and seeds may be added,
+        and those whose runs have not begun may be removed.
       adapters: A local store of adapters to copy to every run; may be empty.
 
     Raises:
@@ -338,5 +339,6 @@ def _resume(sweep: Sweep, workdir: Path) -> Sweep:
         )
     raise UserError(
         f"The workdir {workdir} has another sweep ({'; '.join([*differences, *removals])}). To resume that sweep, "
-        "use the same settings (values and seeds may be added); otherwise choose another --workdir."
+        "use the same settings (values and seeds may be added, and removed if their runs have not begun); otherwise "
+        "choose another --workdir."
     )

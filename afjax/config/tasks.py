@@ -175,15 +175,6 @@ class TaskConfig(Settings, name="task"):
                     f"The task {self.name} has the label names {list(self.labels)}; they must be distinct and not "
                     "blank."
                 )
-        if self.labels and self.kind in ("regression", "span"):
-            raise UserError(
-                f"The task {self.name} sets labels to {shown(self.labels)}, but tasks of the kind {self.kind} have no "
-                "label names."
-            )
-        if self.text_b and self.kind == "tagging":
-            raise UserError(
-                f'The task {self.name} sets text_b to "{self.text_b}", but tagging reads one column of words (text_a).'
-            )
         kinds = {"scale": "regression", "choices": "multiple_choice", "span": "span", "multi_label": "multi_label"}
         for setting, kind in kinds.items():
             value = getattr(self, setting)

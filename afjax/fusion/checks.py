@@ -59,17 +59,12 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
             )
 
 
-def check_subset(config: FusionConfig, num_adapters: int, *, dropout: bool) -> None:
-    """Raises UserError if ``fusion.subset`` is greater than the number of adapters, or dropout is off."""
+def check_subset(config: FusionConfig, num_adapters: int) -> None:
+    """Raises UserError if ``fusion.subset`` is greater than the number of adapters."""
     if config.subset is not None and config.subset > num_adapters:
         raise UserError(
             f"fusion.subset is {config.subset}, but the fusion has only {counted(num_adapters, 'adapter')}; choose at "
             f"most {num_adapters}."
-        )
-    if config.subset is not None and not dropout:
-        raise UserError(
-            f"fusion.subset is {config.subset}, but train.dropout is False. Sampling adapters is a kind of dropout; to "
-            "sample without other dropout, set fusion.dropout, head.dropout and the trunk's dropout rates to 0."
         )
 
 

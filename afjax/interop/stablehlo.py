@@ -171,7 +171,8 @@ def _description(
             "from jax import export",
             f"exported = export.deserialize(bytearray(pathlib.Path({file_name!r}).read_bytes()))",
             f"tokens = np.array({example}, np.int32)  # by the trunk's tokenizer",
-            f"types, mask = np.array({example}, np.int32), tokens != {pad_id}",
+            "types = np.zeros_like(tokens)  # for pairs: by the tokenizer",
+            f"mask = tokens != {pad_id}",
             "logits = jax.jit(exported.call)(tokens, types, mask)",
         ],
     }

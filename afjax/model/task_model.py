@@ -580,8 +580,9 @@ class TaskModel:
         """Merges a ``lora`` or ``ia3`` adapter into the trunk's weights.
 
         The merged model has the same outputs up to rounding, and costs no more than the trunk itself. With a float32
-        trunk, prediction, evaluation and embedding use merged weights anyway. With a bfloat16
-        trunk, they do not, because rounding the merged weights to bfloat16 would lose small changes.
+        trunk, prediction, evaluation and embedding use merged weights anyway. With a bfloat16 trunk, they only do so in
+        the last layer if the head reads only the first token, because rounding the merged weights to bfloat16 can lose
+        small changes.
 
         Returns:
           A merged copy of the model, without an adapter. To use its trunk in other libraries, save it with

@@ -29,6 +29,19 @@ class UnknownTaskError(UserError):
     """No task with this name is being served, or the store has no such artifact."""
 
 
+class RowError(UserError):
+    """A row does not have the form that its task requires.
+
+    Attributes:
+      row: The row's index.
+      problem: The task's name and the problem, as the rest of a sentence about the row.
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(f"rows[{row}] {problem}")
+        self.row, self.problem = row, problem
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedTask:
     """A task that is being served.
@@ -155,7 +168,7 @@ def _for_rows(
             except UserError as own_error:
                 # The list of rows that was read has only one row.
                 problem = re.sub(r"^(texts:0|Row 1 of the split)\b", "the text", str(own_error))
-                raise UserError(f'rows[{row}] (for "{task.name}"): {problem}') from None
+                raise RowError(row, f'(for "{task.name}"): {problem}') from None
         raise UserError(f'Rows for "{task.name}": {error}') from None
 
 

@@ -342,7 +342,7 @@ def read_text(folder: epath.Path, kind: str) -> tuple[epath.Path, str]:
             raise UserError(f"{store} is not a store; did you mean {inner}?")
         existing_names = names(store, kind)
         others = [_noun(other) for other in KINDS if other != kind and folder.name in names(store, other)]
-        same_name = f" There is a {' and a '.join(others)} of this name." if others else ""
+        same_name = f" This is the name of: {', '.join(others)}." if others else ""
         raise UserError(
             f"{title(kind, folder.name)} is not in the store {store}.{did_you_mean(folder.name, existing_names)}"
             f"{same_name} It has: {', '.join(existing_names) or 'none'}."

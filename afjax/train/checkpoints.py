@@ -22,7 +22,7 @@ from afjax.trees import Tree
 # Upper bound on the bytes that Orbax writes in addition to the arrays.
 ORBAX_FILES = 1_000_000
 
-# Longest time in seconds to wait for each of Orbax's other threads after a save failed.
+# Longest time in seconds to wait for Orbax's other threads after a save failed.
 WRITES_TIMEOUT = 10.0
 
 
@@ -162,9 +162,10 @@ class RunCheckpoints:
         finally:
             # If one of a save's threads failed, the others still write, and print tracebacks when they fail.
             # (The join of Orbax's own class would raise their errors.)
+            end = time.monotonic() + WRITES_TIMEOUT
             for thread in threading.enumerate():
                 if type(thread).__module__.startswith("orbax."):
-                    threading.Thread.join(thread, WRITES_TIMEOUT)
+                    threading.Thread.join(thread, max(0.0, end - time.monotonic()))
 
 
 @contextlib.contextmanager

@@ -218,4 +218,4 @@ def _check_fused(config: ExperimentConfig, trunk: Trunk, store_folder: str | Pat
     }
     check_fusible(configs, trunk.config.num_layers)
     check_kept(config.fusion, list(configs.values()), trunk.config.num_layers)
-    check_subset(config.fusion, len(configs), dropout=config.train.dropout)
+    check_subset(config.fusion, len(configs))

@@ -44,8 +44,10 @@ def learning_rate(config: TrainConfig, step: int, num_steps: int) -> float:
     """
     if config.learning_rate is None:
         raise UserError("The config has no learning_rate; set one, such as TrainConfig(learning_rate=1e-3).")
-    # The last step is never a part of the warm-up, so a run of one step trains at the full rate.
-    warmup = min(round(config.warmup * num_steps), num_steps - 1)
+    warmup = round(config.warmup * num_steps)
+    if config.decay_from == "warmup" or num_steps == 1:
+        # The last step is not a part of the warm-up, so the rate reaches its peak, also in a run of one step.
+        warmup = min(warmup, num_steps - 1)
     if step < warmup:
         return config.learning_rate * step / warmup
     begin = warmup if config.decay_from == "warmup" else 0
@@ -251,12 +253,12 @@ def clip_by_tensor_norm(gradients: Tree, clip_norm: AnyArray | float) -> Tree:
     is one tensor.
     """
 
-    def clip(path: str, gradient: Array) -> Array:
-        axes = tuple(range(-LEAF_AXES.get(path.rpartition("/")[2], gradient.ndim), 0))
+    def clip(path: tuple[Any, ...], gradient: Array) -> Array:
+        axes = tuple(range(-LEAF_AXES.get(getattr(path[-1], "key", ""), gradient.ndim), 0))
         norm = jnp.sqrt(jnp.square(gradient).sum(axes, keepdims=True))
         return gradient * _clip_factor(norm, clip_norm).astype(gradient.dtype)
 
-    return map_with_path(clip, gradients)
+    return jax.tree_util.tree_map_with_path(clip, gradients)
 
 
 def _clip_factor(norm: Array, clip_norm: AnyArray | float) -> Array:

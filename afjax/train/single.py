@@ -16,6 +16,7 @@ from afjax.config.training import TrainConfig
 from afjax.config.values import Partition
 from afjax.data.notices import no_better_than_majority
 from afjax.distributed.hosts import all_hosts_or_raise
+from afjax.distributed.notes import note
 from afjax.distributed.sharding import check_batch
 from afjax.fusion.checks import check_subset
 from afjax.model.loading import load_adapters
@@ -103,7 +104,10 @@ def single_training(
     if isinstance(method, FusionMethod):
         partition: Partition = "fusion"
         members = load_adapters(os.fspath(method.store), method.adapters, trunk)
-        check_subset(method.fusion, len(members), dropout=config.dropout)
+        check_subset(method.fusion, len(members))
+        if method.fusion.subset is not None and not config.dropout:
+            # This is not an error, because runs of earlier versions can be resumed.
+            note("fusion.subset has no effect, because train.dropout is False: all adapters are fused in each step.")
     else:
         partition = method.partition
         if method.has_adapter:

@@ -297,9 +297,10 @@ def test_tasks_in_a_sequence(tmp_path: Path) -> None:
     assert [name for name, _ in elements.found].count("img") == 2 * 3 + 2
     # The scores after each task.
     assert {"entail (accuracy)", "0.5100"} <= set(elements.texts)
-    (tmp_path / "forgetting.csv").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=r"forgetting\.csv"):
-        make_page("name", [experiment], experiment, evaluated_results, "nothing", unfinished=())
+    for damaged in (b"\xff", b"", b"after,entail\na\n", b"after,entail\n\n"):
+        (tmp_path / "forgetting.csv").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"forgetting\.csv"):
+            make_page("name", [experiment], experiment, evaluated_results, "nothing", unfinished=())
 
 
 @pytest.mark.parametrize(

@@ -611,7 +611,7 @@ def test_arguments_arrive_unchanged(set_up: Cloud) -> None:
 
 def test_setup_and_run_wait_for_a_setup_that_outlived_its_ssh_connection(set_up: Cloud) -> None:
     lock = set_up.folder / "worker-1" / "afjax-job" / "setup_lock"
-    waiter = [["flock", "8"], ["flock", "--shared", "setup_lock", "true"]]
+    waiter = [["flock", *shared, "--timeout", "1800", "8"] for shared in ([], ["--shared"])]
     for action in (("setup",), ("run", "--", *TRAIN)):
         with lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -710,13 +710,14 @@ def test_verify_reports_a_fusion_whose_adapter_is_missing_or_changed(fused: path
 
 
 def test_missing_adapter_with_the_name_of_a_head_is_explained(fused: pathlib.Path) -> None:
-    assert has_facts(load_error(fused, name="cb"), 'adapter "cb"', "There is a fusion of this name", "rte")
+    assert has_facts(load_error(fused, name="cb"), 'adapter "cb"', "This is the name of: fusion.", "rte")
 
 
 def test_shared_artifact_names_what_the_archive_lacks(tmp_path: pathlib.Path) -> None:
     manifest = store.save(tmp_path, "adapters", "a", make_params(), config={}, trunk={**TRUNK, "trained": True})
-    lines = shared_lines("x.tar contains", [manifest])
-    assert any("trunk" in line and "not included" in line for line in lines)
+    for received, advice in ((False, "share its folder"), (True, "--trunk")):
+        lines = shared_lines("x.tar contains", [manifest], received=received)
+        assert any(has_facts(line, "trunk", "not included", advice) for line in lines)
 
 
 def test_verify_prints_no_control_characters(fused: pathlib.Path) -> None:

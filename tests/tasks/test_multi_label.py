@@ -108,16 +108,6 @@ def test_multi_label_settings_are_refused_for_other_kinds() -> None:
     assert has_facts(str(error.value), "multi_label", '"classification"')
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [("regression", {"labels": ("a", "b")}), ("span", {"labels": ("a", "b")}), ("tagging", {"text_b": "b"})],
-)
-def test_settings_that_a_kind_ignores_are_refused(kind: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(UserError) as error:
-        TaskConfig(name="t", kind=kind, **settings)
-    assert has_facts(str(error.value), "t sets", *settings, "b", kind)
-
-
 def test_splits_of_files_share_label_names(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\none,a|b\ntwo,c\nthree,\n")
     (tmp_path / "dev.jsonl").write_text(json.dumps({"text": "four", "label": ["c", "a"]}) + "\n")

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from afjax.adapters.kinds import init_adapter
@@ -43,7 +44,9 @@ def test_learning_rate_stays_at_zero_after_the_last_step() -> None:
 def test_last_step_is_trained_at_the_full_rate_if_all_others_are_warmup() -> None:
     config = TrainConfig(learning_rate=1.0, warmup=0.95)
     assert [learning_rate(config, step, 5) for step in range(6)] == pytest.approx([0, 0.25, 0.5, 0.75, 1, 0])
-    assert learning_rate(config, 0, 1) == 1.0
+    from_start = dataclasses.replace(config, decay_from="start")
+    assert [learning_rate(from_start, step, 5) for step in range(6)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0])
+    assert learning_rate(config, 0, 1) == learning_rate(from_start, 0, 1) == 1.0
 
 
 @pytest.mark.parametrize("settings", [{"weight_decay_on": "weights"}, {"clip_by": "tensor"}])
@@ -54,6 +57,10 @@ def test_trees_with_other_leaf_names_can_be_trained(settings: dict[str, Any]) ->
     assert jax.tree.structure(directions) == jax.tree.structure(trained)
     clipped, _ = make_clipping(TrainConfig(clip_norm=1.0, clip_by="tensor")).update(trained, optimizer.init(trained))
     np.testing.assert_allclose(clipped["w"], [[0.6], [0.8]], rtol=1e-6)
+    # Parts of a tree can be masked.
+    masked = optax.masked(make_clipping(TrainConfig(clip_norm=1.0, clip_by="tensor")), {"w": True, "mine": False})
+    clipped, _ = masked.update(trained, masked.init(trained))
+    np.testing.assert_allclose(clipped["mine"]["v"], [1.0, 1.0])
 
 
 def test_weight_decay_only_applies_to_kernels() -> None:

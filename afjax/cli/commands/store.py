@@ -89,7 +89,7 @@ def _pack(arguments: argparse.Namespace) -> None:
 
     options = flags(arguments, "kind", "head", "license")
     shared = share.pack(arguments.store, arguments.name, arguments.output, **options)
-    print("\n".join(shared_lines(f"{arguments.output} contains", shared)))
+    print("\n".join(shared_lines(f"{arguments.output} contains", shared, received=False)))
 
 
 def _unpack(arguments: argparse.Namespace) -> None:
@@ -97,7 +97,7 @@ def _unpack(arguments: argparse.Namespace) -> None:
     from afjax.cli.store_lines import shared_lines
 
     manifests = share.unpack(arguments.file, arguments.store, **flags(arguments, "name", "overwrite"))
-    print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
+    print("\n".join(shared_lines(f"{arguments.store} now contains", manifests, received=True)))
 
 
 def _push(arguments: argparse.Namespace) -> None:
@@ -112,4 +112,4 @@ def _pull(arguments: argparse.Namespace) -> None:
     from afjax.cli.store_lines import shared_lines
 
     manifests = share.pull(arguments.repo, arguments.store, **flags(arguments, "revision", "name", "overwrite"))
-    print("\n".join(shared_lines(f"{arguments.store} now contains", manifests)))
+    print("\n".join(shared_lines(f"{arguments.store} now contains", manifests, received=True)))

@@ -22,7 +22,8 @@ All runs train in one process, which loads the trunk once and compiles identical
 workdir, with its output in log.txt. --processes=N trains in N processes, each on its own TPU chip, or on its part of
 the GPUs and CPU cores. --hosts=N --host=I trains part I of N of the runs: start the command on each of N machines, with
 I from 0 to N - 1. --isolate starts a process per run, so that a crash ends only one run.
-To resume a stopped sweep, run the same command again; values and seeds may be added, and failed runs are retried.
+To resume a stopped sweep, run the same command again; failed runs are retried. Values and seeds may be added, and
+those whose runs have not begun may be removed.
 The exit code is 1 if a run failed."""
 
 
