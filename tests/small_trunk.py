@@ -61,7 +61,7 @@ def families_with_distinct_layers() -> list[str]:
 
 
 def _first_names(part: Callable[[EncoderFamily], EncoderFamily]) -> list[str]:
-    """Returns the families for which ``part`` returns something other than for each earlier family."""
+    """Returns the first family of each group with the same ``part``."""
     first_names: list[tuple[EncoderFamily, str]] = []
     for name, family in ENCODER_FAMILIES.items():
         if all(part(family) != other for other, _ in first_names):

@@ -91,8 +91,8 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
         config = dataclasses.replace(config, task=task, name=config.name.replace(donor.task, task.name))
     flags: list[str] = []
     source_folders = [source_folder(donor.folder, source.task.name) for source in config.sources]
-    loaded = not any(folder.exists() for folder in source_folders)
-    if config.recipe == "fusion" and donor.store and (loaded or seed == donor.seed):
+    loaded_from_store = not any(folder.exists() for folder in source_folders)
+    if config.recipe == "fusion" and donor.store and (loaded_from_store or seed == donor.seed):
         # The store has the adapters to fuse. Fuse them again under a new name.
         flags = [f"--store={donor.store}"]
         config = dataclasses.replace(config, name=f"{config.artifact_name(config.target)}-seed{seed}")

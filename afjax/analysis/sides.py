@@ -104,7 +104,7 @@ def _stored_side(
     model = load_task_model(
         moved.store_folder,
         load_trunk(moved.trunk or recorded_trunk(moved.store_folder, folder, name)),
-        # By default, the head that was trained with the adapter or fusion.
+        # By default, the head of the same name, or else the head that was trained with the adapter or fusion.
         head=head or (name if kind == "head" or name in store.names(moved.store_folder, "heads") else ""),
         adapter=adapter,
         fusion=fusion,

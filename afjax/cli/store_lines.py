@@ -74,7 +74,7 @@ def shared_lines(where: str, manifests: Sequence[Manifest], *, received: bool) -
 
     Args:
       where: The subject and verb of the sentence, such as ``FILE contains``.
-      received: Whether the reader received the artifacts from someone else, or else shares them.
+      received: True if the user received the artifacts, False if the user shares them.
       manifests: The manifests of all artifacts, with the main artifact last.
     """
     main, kinds = manifests[-1], {manifest.kind for manifest in manifests}

@@ -17,7 +17,7 @@ def check_fusible(configs: Mapping[str, Adapter], num_layers: int) -> None:
     LayerNorms.
     """
     if not configs:
-        raise UserError("There are no adapters to fuse; pass at least one.")
+        raise UserError("A fusion needs at least one adapter; pass the adapters to fuse.")
     (first, reference), *others = configs.items()
     for name, config in configs.items():
         if isinstance(config, OnTop):

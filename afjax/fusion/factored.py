@@ -82,9 +82,9 @@ def fuse(
       in the dtype of ``z``.
 
     Raises:
-      UserError: ``adapters`` is empty or its length differs from ``configs``; an adapter is not a bottleneck or its
-        size does not match its architecture; or parameters belong to several layers, to a different module or to a
-        different hidden size.
+      UserError: ``adapters`` is empty or its length differs from ``configs``; an adapter is not a bottleneck, or its
+        size or LayerNorm does not match its architecture; or parameters belong to several layers, to a different module
+        or to a different hidden size.
 
     Example:
       >>> import jax.numpy as jnp

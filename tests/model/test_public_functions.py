@@ -149,7 +149,7 @@ def test_errors_explain_invalid_arguments() -> None:
         (lambda: afjax.pal(layer_params(pal_tree, PAL, 0), X, MASK, PalConfig(size=8, num_heads=2)), ("encode", "8")),
         (
             lambda: fusion_setup({}, FusionConfig(), HeadConfig(), TRUNK, name="x", reads="pooled", num_outputs=2),
-            ("no adapters",),
+            ("at least one adapter",),
         ),
         (lambda: afjax.pal(pal_tree["ffn"], X, MASK, PAL), (" attention, ", 'no "encode/kernel"')),
         (lambda: unchecked_pal(layer_params(pal_tree, PAL, 0), X[0], MASK, PAL), ("x ", "(5, 12)")),
