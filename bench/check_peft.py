@@ -121,7 +121,7 @@ def to_peft(
             method=afjax.Method(adapter=adapter, head=head),
         )
         trained.save(store)
-        export_peft(store, name, exported / name, with_head=name not in NO_HEAD)
+        export_peft(store, name, exported / name, head=None if name in NO_HEAD else "")
     ask(python, "load", worker=WORKER, trunk=str(trunk.folder), batch=str(work / "batch.npz"), folder=str(exported))
     for name in cases(TO_PEFT, trunk):
         yield ("afjax to PEFT", name, largest_difference(trunk, store, batch, exported / name / "computed.npz", name))

@@ -166,6 +166,13 @@ def test_docstring_is_complete(name: str) -> None:
     assert problems(name) == []
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in (*NAMES, *METHODS) if inspect.isfunction(public(name)) or inspect.ismethod(public(name))]
+)
+def test_function_has_at_most_7_parameters(name: str) -> None:
+    assert len(parameters(public(name))) <= 7
+
+
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_comment_describes_constant(name: str) -> None:
     source = inspect.getsource(importlib.import_module(CONSTANTS[name]))

@@ -152,22 +152,24 @@ class NoHeadError(UserError):
         return f"{self.fact}; {self.advice}."
 
 
-def head_to_share(store_folder: StorePath, kind: str, name: str, head: str = "") -> str:
+def head_to_share(store_folder: StorePath, kind: str, name: str, head: str | None = "") -> str:
     """Finds the head to share or export with an adapter or a fusion.
 
     Args:
       store_folder: The store.
       kind: ``adapters`` or ``fusion``; or ``heads``, for a head that is shared by itself.
       name: The name of the adapter, fusion or head.
-      head: The head's name. Defaults to :func:`recorded_head`.
+      head: The head's name. Defaults to :func:`recorded_head`. None for no head.
 
     Returns:
-      The head's name. Empty if no head was trained with the adapter or fusion, or for a head by itself.
+      The head's name. Empty if there is none to share, or for a head by itself.
 
     Raises:
       UserError: Several heads were trained with it, and none has its name; or ``head`` does not exist, was trained with
         something else, or is given for a head.
     """
+    if head is None:
+        return ""
     if kind == "heads":
         if head:
             raise UserError(f'"{name}" is a head itself, so --head={head} does not apply to it; omit --head.')

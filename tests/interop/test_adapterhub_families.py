@@ -93,7 +93,7 @@ def test_adapters_match_the_library(folders: Folders, tmp_path: Path, case: str)
     import_adapterhub(source, tmp_path / "store", trunk=folders.trunk)
     import_adapterhub(folders.root / "heads/two_layers/safetensors", tmp_path / "store", trunk=folders.trunk)
     check_outputs(folders, tmp_path / "store", f"adapters/{case}", adapter="a", head="two_layers")
-    export_adapterhub(tmp_path / "store", "a", tmp_path / "exported", with_head=False)
+    export_adapterhub(tmp_path / "store", "a", tmp_path / "exported", head=None)
     check_same_files(tmp_path / "exported", source, kinds=("adapter",))
 
 
@@ -106,7 +106,7 @@ def test_fusions_match_the_library(folders: Folders, tmp_path: Path, case: str) 
     assert recorded_head(tmp_path / "store", "fusion", "abc") == "two_layers"
     check_outputs(folders, tmp_path / "store", f"fusion/{case}", fusion="abc", head="two_layers")
     exported = tmp_path / "exported"
-    export_adapterhub(tmp_path / "store", "abc", exported, kind="fusion", with_head=False)
+    export_adapterhub(tmp_path / "store", "abc", exported, kind="fusion", head=None)
     # A fusion is only exported with the head of the same name, so use the library's file of this head.
     (exported / "two_layers").symlink_to(source / "two_layers")
     check_same_files(exported, source, kinds=("adapter", "model_adapter_fusion"))

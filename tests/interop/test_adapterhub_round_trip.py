@@ -260,7 +260,7 @@ def test_fusion_is_exported_with_the_head_that_was_trained_with_it(bert: Folders
     import_adapterhub(tmp_path / "setup", tmp_path / "again", trunk=bert.trunk)
     first, again = (store.read_manifest(tmp_path / folder, "heads", head) for folder in ("first", "again"))
     assert (first.digest, first.trained_with) == (again.digest, again.trained_with)
-    without = export_adapterhub(tmp_path / "first", "abc", tmp_path / "without", with_head=False)
+    without = export_adapterhub(tmp_path / "first", "abc", tmp_path / "without", head=None)
     assert [part for part, _ in without] == ["adapter a", "adapter b", "adapter c", "fusion abc"]
 
 
@@ -345,7 +345,7 @@ def test_unsupported_head_can_be_left_out(
     model = make(tiny_trunk, AdapterConfig(size=4))
     pooled = dataclasses.replace(model.model, head=HeadConfig(pooling="mean"))
     dataclasses.replace(model, model=pooled).renamed("a").save(tmp_path / "store")
-    with pytest.raises(UserError, match=r"uses the mean.*with_head=False"):
+    with pytest.raises(UserError, match=r"uses the mean.*head=None"):
         export_adapterhub(tmp_path / "store", "a", tmp_path / "out")
     arguments = ["export", "adapterhub", "a", f"--store={tmp_path / 'store'}", f"--output={tmp_path / 'out'}"]
     assert main(arguments) == 2

@@ -252,7 +252,7 @@ def test_modernbert_adapter_is_exported_without_its_head(
         export_peft(tmp_path / "store", "a", tmp_path / "a")
     assert has_facts(str(raised.value), "ModernBertForSequenceClassification", "--no_head")
     assert not (tmp_path / "a").exists()
-    written = export_peft(tmp_path / "store", "a", tmp_path / "a", with_head=False)
+    written = export_peft(tmp_path / "store", "a", tmp_path / "a", head=None)
     assert [part for part, _ in written] == ["adapter a"]
 
 
@@ -483,7 +483,7 @@ def test_models_that_peft_cannot_load_are_not_exported(make_model: MakeModel, tm
 
     refused(with_head(pooling="mean"), "mean", 'head.pooling="first"', "--no_head")
     refused(with_head(pooling="first", pooler="none"), "head.pooler=none", "BertForSequenceClassification")
-    exported = export_peft(tmp_path / "store", "a", tmp_path / "without", with_head=False)
+    exported = export_peft(tmp_path / "store", "a", tmp_path / "without", head=None)
     assert exported == [("adapter a", tmp_path / "without")]
     with pytest.raises(UserError, match="already exists"):
         export_peft(tmp_path / "store", "a", tmp_path / "without")

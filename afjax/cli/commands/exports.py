@@ -88,22 +88,23 @@ def _add_head_flags(parser: argparse.ArgumentParser, trained_with: str) -> None:
     heads.add_argument("--no_head", action="store_true", help=f"leave out the head of the {trained_with}")
 
 
+def _head(arguments: argparse.Namespace) -> str | None:
+    """Returns the head to export. Empty for the artifact's own head, None for no head."""
+    return None if arguments.no_head else arguments.head
+
+
 def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import export_adapterhub
 
-    options = flags(arguments, "kind", "weights", "num_choices", "head")
-    written = export_adapterhub(
-        arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, **options
-    )
+    options = flags(arguments, "kind", "weights", "num_choices")
+    written = export_adapterhub(arguments.store, arguments.name, arguments.output, head=_head(arguments), **options)
     _print_written(written)
 
 
 def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import export_peft
 
-    written = export_peft(
-        arguments.store, arguments.name, arguments.output, with_head=not arguments.no_head, head=arguments.head
-    )
+    written = export_peft(arguments.store, arguments.name, arguments.output, head=_head(arguments))
     _print_written(written)
 
 

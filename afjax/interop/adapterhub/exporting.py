@@ -48,8 +48,7 @@ def export_adapterhub(
     kind: Kind | None = None,
     weights: Weights = "safetensors",
     num_choices: int | None = None,
-    with_head: bool = True,
-    head: str = "",
+    head: str | None = "",
 ) -> list[tuple[str, Path]]:
     """Exports an artifact in the format of the ``adapters`` library.
 
@@ -65,10 +64,9 @@ def export_adapterhub(
       weights: ``safetensors``, which the library loads with ``use_safetensors=True``, or ``bin``, the library's
         default, which requires PyTorch.
       num_choices: Choices per row, for a multiple-choice head whose choices have no names.
-      with_head: Whether to export an adapter or a fusion with its head. The library's heads only use the first token,
-        so a head with mean pooling cannot be exported.
       head: The head to export with an adapter or a fusion. Defaults to the head that was trained with it. If there are
-        several, it is the one with the same name.
+        several, it is the one with the same name. None for no head. The library's heads only use the first token, so a
+        head with mean pooling cannot be exported.
 
     Returns:
       ``(description, path)`` of each part.
@@ -93,9 +91,9 @@ def export_adapterhub(
     output = check_new_folder(output)
     check_can_write(weights)
     chosen = _kind_to_export(store_folder, name, kind)
-    head = head_to_share(store_folder, _FOLDERS[chosen], name, head) if with_head else ""
+    head_name = head_to_share(store_folder, _FOLDERS[chosen], name, head)
     with new_folder(output) as new:
-        writer = _Writer(store_folder, new, weights, num_choices, head)
+        writer = _Writer(store_folder, new, weights, num_choices, head_name)
         written = {"adapter": writer.adapter, "fusion": writer.fusion, "head": writer.head}[chosen](name, new)
     return [(description, output / path.relative_to(new)) for description, path in written]
 

@@ -112,7 +112,7 @@ def head_settings(
         raise UserError(
             f'The head "{name}" uses the {config.pooling} of all tokens (head.pooling), but AdapterHub\'s heads only '
             'use the first token. Train the head with head.pooling="first", or export without it: --no_head, or '
-            "with_head=False in Python."
+            "head=None in Python."
         )
     own_pooler = pooled and config.pooler == "head"
     if own_pooler and config.hidden_layers and config.activation != "tanh":

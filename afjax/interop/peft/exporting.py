@@ -33,7 +33,7 @@ from afjax.trunk.families import ENCODER_FAMILIES
 
 
 def export_peft(
-    store_folder: str | Path, name: str, output: str | Path, *, with_head: bool = True, head: str = ""
+    store_folder: str | Path, name: str, output: str | Path, *, head: str | None = ""
 ) -> list[tuple[str, Path]]:
     """Exports a LoRA adapter in PEFT's format, with its head.
 
@@ -43,10 +43,9 @@ def export_peft(
       store_folder: The store.
       name: The adapter's name.
       output: The folder to create.
-      with_head: Whether to export the adapter with its head. PEFT uses the heads of Hugging Face's model classes, which
-        only use the first token, so a head with mean pooling cannot be exported.
       head: The head to export. Defaults to the head that was trained with the adapter. If there are several, it is the
-        one with the same name.
+        one with the same name. None for no head. PEFT uses the heads of Hugging Face's model classes, which only use
+        the first token, so a head with mean pooling cannot be exported.
 
     Returns:
       ``(description, path)`` of each part.
@@ -74,7 +73,7 @@ def export_peft(
     trunk = manifest.trunk_with("name", "family", "num_layers")
     family, num_layers = str(trunk["family"]), int(trunk["num_layers"])
     classes = peft_family(family)
-    head_name = head_to_share(store_folder, "adapters", name, head) if with_head else ""
+    head_name = head_to_share(store_folder, "adapters", name, head)
     head_manifest = store.read_manifest(store_folder, "heads", head_name) if head_name else None
     prefix = f"{ENCODER_FAMILIES[family].weight_names.prefix}." if head_manifest else ""
     tensors, blocks = write_lora(config, adapter.params, family, num_layers, prefix)

@@ -193,7 +193,7 @@ def write_head(
     if model_class not in classes.heads:
         raise UserError(
             f'The head "{name}" cannot be exported, because the head of {classes.classes}{model_class} has layers that '
-            "afjax's heads do not have. Export without it: --no_head, or with_head=False in Python."
+            "afjax's heads do not have. Export without it: --no_head, or head=None in Python."
         )
     layout = classes.heads[model_class]
     pooled = TASK_KINDS[task.kind].reads == "pooled"
@@ -201,7 +201,7 @@ def write_head(
         raise UserError(
             f'The head "{name}" uses the {config.pooling} of all tokens (head.pooling), but the heads of Hugging '
             'Face\'s models only use the first token. Train the head with head.pooling="first", or export without it: '
-            "--no_head, or with_head=False in Python."
+            "--no_head, or head=None in Python."
         )
     own_pooler = dataclasses.replace(layout.config, pooler="head")
     takes_pooler = pooled and layout.config.pooler == "trunk"
@@ -212,7 +212,7 @@ def write_head(
         raise UserError(
             f'The head "{name}" has {_settings(config)}, but a {classes.classes}{model_class} has '
             f"{' or '.join(wanted)}. Train the head with these settings, or export without it: --no_head, or "
-            "with_head=False in Python."
+            "head=None in Python."
         )
     modules = [*([prefix + POOLER] if writes_pooler else []), *layout.linear]
     pooler_module = [POOLER.partition(".")[0]] if writes_pooler else []
