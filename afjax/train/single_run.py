@@ -210,8 +210,10 @@ def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree
     leaves, structure = jax.tree.flatten(frozen["trunk"])
     # The value holds a reference to the trunk, so that its id is not reused.
     key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
-    _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(frozen["trunk"], mesh)), capacity=TRUNKS)
-    return {"trunk": placed, **shard(without_trunk(frozen), mesh)}
+    # A leaf's sharding depends on its whole path, which begins with "trunk".
+    unplaced = {"trunk": frozen["trunk"]}
+    _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(unplaced, mesh)), capacity=TRUNKS)
+    return {**placed, **shard(without_trunk(frozen), mesh)}
 
 
 def without_trunk(frozen: Tree) -> Tree:

@@ -23,7 +23,7 @@ def test_runs_that_train_together_on_several_devices_equal_separate_runs(
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    # The number of devices, and the shardings of the stacked states. The runs' axis is not sharded.
+    # The number of devices, and the shardings of the stacked states (the runs' axis is not sharded) and of the trunk.
     assert done.stdout.splitlines() == [
         "4",
         "P(None, 'fsdp', None)",
@@ -31,5 +31,12 @@ def test_runs_that_train_together_on_several_devices_equal_separate_runs(
         "P(None, None, 'fsdp', None)",
         "P(None, None, None)",
         "P(None, None, None, 'fsdp')",
+        "P(None,)",
+        "frozen trunk:",
+        "P('fsdp', 'tensor')",
+        "P('fsdp', None)",
+        "P('tensor', 'fsdp')",
+        "P('tensor',)",
+        "P(None, 'fsdp')",
         "P(None,)",
     ]

@@ -19,15 +19,16 @@ from afjax.train import stack
 from afjax.trees import flatten
 
 trunk, folder, task = load_trunk(sys.argv[1]), Path(sys.argv[2]), TaskConfig(name="target", source="builtin:target")
-data, shardings = load_task(task), set[str]()
+data, shardings, trunk_shardings = load_task(task), set[str](), set[str]()
 
 
 step = stack.Stack.step
 
 
 def recorded_step(self: stack.Stack, requests: Any) -> Any:
-    """Records the shardings of the stacked states after each step."""
+    """Records the shardings of the stacked states after each step, and of the frozen trunk."""
     done = step(self, requests)
+    trunk_shardings.update(str(leaf.sharding.spec) for leaf in jax.tree.leaves(requests[0][0].frozen["trunk"]))
     assert self._arrays is not None
     shardings.update(str(leaf.sharding.spec) for leaf in self._arrays[0])
     return done
@@ -58,4 +59,4 @@ for model, own in zip(together, separate, strict=True):
     assert leaves.keys() == others.keys()
     for path, leaf in leaves.items():
         np.testing.assert_allclose(leaf, others[path], atol=2e-4, rtol=2e-3, err_msg=path)
-print(jax.device_count(), *sorted(shardings), sep="\n")
+print(jax.device_count(), *sorted(shardings), "frozen trunk:", *sorted(trunk_shardings), sep="\n")
