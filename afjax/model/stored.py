@@ -39,7 +39,8 @@ def load_adapter(
       >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
       >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
       >>> options = {"config": {"kind": "bottleneck", "size": 4}, "trunk": {"sha256": "ab"}}
-      >>> _ = store.save("store", "adapters", "rte", {"ffn": {"down": down, "up": up}}, **options)
+      >>> draft = store.Draft("adapters", "rte", {"ffn": {"down": down, "up": up}}, **options)
+      >>> _ = store.save("store", draft)
       >>> config, tree = load_adapter("store", "rte", trunk_sha256="ab")
       >>> config, tree["ffn"]["down"]["kernel"].shape
       (AdapterConfig(size=4), (2, 8, 4))
@@ -73,9 +74,10 @@ def load_fusion(
       >>> import numpy as np
       >>> from afjax import load_fusion, store
       >>> tree, options = {"ffn": {"query": {"bias": np.zeros((2, 8))}}}, {"config": {}, "trunk": {"sha256": "ab"}}
-      >>> saved = [store.save("store", "adapters", name, tree, **options) for name in ("entail", "paraphrase")]
+      >>> drafts = [store.Draft("adapters", name, tree, **options) for name in ("entail", "paraphrase")]
+      >>> saved = store.save_all("store", drafts)
       >>> adapters = [{"name": manifest.name, "sha256": manifest.digest} for manifest in saved]
-      >>> _ = store.save("store", "fusion", "target", tree, adapters=adapters, **options)
+      >>> _ = store.save("store", store.Draft("fusion", "target", tree, adapters=adapters, **options))
       >>> config, tree, members = load_fusion("store", "target")
       >>> config, list(members)
       (FusionConfig(), ['entail', 'paraphrase'])

@@ -6,7 +6,7 @@ Example:
   >>> import numpy as np
   >>> from afjax import share, store
   >>> tree, trunk = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}, {"name": "minilm", "sha256": "ab"}
-  >>> _ = store.save("mine", "adapters", "rte", tree, config={}, trunk=trunk)
+  >>> _ = store.save("mine", store.Draft("adapters", "rte", tree, config={}, trunk=trunk))
   >>> _ = share.pack("mine", "rte", "rte.tar")
   >>> _ = share.unpack("rte.tar", "yours")
   >>> store.names("yours", "adapters")

@@ -53,7 +53,8 @@ def pack(
       >>> import numpy as np
       >>> from afjax import share, store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> _ = store.save("stores/pack", "adapters", "rte", tree, config={}, trunk={"name": "minilm", "sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={}, trunk={"name": "minilm", "sha256": "ab"})
+      >>> _ = store.save("stores/pack", draft)
       >>> [manifest.name for manifest in share.pack("stores/pack", "rte", "packed.tar", license="apache-2.0")]
       ['rte']
     """
@@ -90,7 +91,8 @@ def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool =
       >>> import numpy as np
       >>> from afjax import share, store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> _ = store.save("stores/unpack", "adapters", "rte", tree, config={}, trunk={"name": "minilm", "sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={}, trunk={"name": "minilm", "sha256": "ab"})
+      >>> _ = store.save("stores/unpack", draft)
       >>> _ = share.pack("stores/unpack", "rte", "rte.tar")
       >>> [manifest.name for manifest in share.unpack("rte.tar", "stores/unpacked", name="rte-2")]
       ['rte-2']

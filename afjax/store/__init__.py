@@ -15,7 +15,8 @@ Example:
   >>> import numpy as np
   >>> from afjax import store
   >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-  >>> _ = store.save("store", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+  >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+  >>> _ = store.save("store", draft)
   >>> store.names("store", "adapters"), store.verify("store")
   (['rte'], [])
   >>> store.load("store", "adapters", "rte").params["ffn"]["down"]["kernel"].shape

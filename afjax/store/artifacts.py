@@ -31,7 +31,8 @@ class Artifact:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/artifact", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/artifact", draft)
       >>> artifact = store.load("stores/artifact", "adapters", "rte")
       >>> artifact.manifest.name, artifact.params["ffn"]["down"]["kernel"].shape
       ('rte', (2, 8, 4))
@@ -61,7 +62,8 @@ def load(store: StorePath, kind: str, name: str, *, trunk: Mapping[str, Any] | N
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/load", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/load", draft)
       >>> artifact = store.load("stores/load", "adapters", "rte", trunk={"sha256": "ab"})
       >>> artifact.params["ffn"]["down"]["kernel"].shape
       (2, 8, 4)
@@ -116,7 +118,8 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/read", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/read", draft)
       >>> store.read_manifest("stores/read", "adapters", "rte") == manifest
       True
     """
@@ -143,7 +146,8 @@ def names(store: StorePath, kind: str) -> list[str]:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/names", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/names", draft)
       >>> store.names("stores/names", "adapters"), store.names("stores/names", "heads")
       (['rte'], [])
     """
@@ -166,7 +170,8 @@ def entries(store: StorePath) -> list[Manifest]:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/entries", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/entries", draft)
       >>> [(entry.kind, entry.name) for entry in store.entries("stores/entries")]
       [('adapters', 'rte')]
     """
@@ -213,7 +218,8 @@ def kinds_of(store: StorePath, name: str) -> list[str]:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/kinds", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/kinds", draft)
       >>> store.kinds_of("stores/kinds", "rte")
       ['adapters']
     """

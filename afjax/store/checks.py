@@ -43,7 +43,8 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/problems", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/problems", draft)
       >>> store.problems("stores/problems", "adapters", "rte")
       []
     """
@@ -70,9 +71,11 @@ def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/adapters", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/adapters", draft)
       >>> members = [{"name": "rte", "sha256": manifest.digest}, {"name": "mnli", "sha256": "cd"}]
-      >>> fusion = store.save("stores/adapters", "fusion", "cb", tree, config={}, trunk={}, adapters=members)
+      >>> draft = store.Draft("fusion", "cb", tree, config={}, trunk={}, adapters=members)
+      >>> fusion = store.save("stores/adapters", draft)
       >>> store.adapter_problems("stores/adapters", fusion)
       ['The fusion "cb" needs the adapter "mnli": ...']
     """

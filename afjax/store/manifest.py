@@ -75,7 +75,8 @@ class Manifest:
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/manifest", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/manifest", draft)
       >>> manifest.config, manifest.leaves["ffn/down/kernel"]["shape"], manifest.num_bytes
       ({'size': 4}, [2, 8, 4], 256)
     """

@@ -21,7 +21,7 @@ from afjax.trees import Tree, flatten, map_with_path, tree_digest
 _DESCRIPTION = ("config", "trunk", "task", "labels", "metrics", "seed", "adapters", "trained_with")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Draft:
     """An artifact to save.
 
@@ -36,7 +36,7 @@ class Draft:
       >>> import numpy as np
       >>> from afjax import store
       >>> params = {"output": {"bias": np.zeros(2, np.float32)}}
-      >>> draft = store.Draft(kind="heads", name="rte", params=params, config={}, trunk={}, labels=["no", "yes"])
+      >>> draft = store.Draft("heads", "rte", params, config={}, trunk={}, labels=["no", "yes"])
       >>> [manifest.labels for manifest in store.save_all("stores/draft", [draft])]
       [('no', 'yes')]
     """
@@ -44,6 +44,7 @@ class Draft:
     kind: str
     name: str
     params: Tree
+    _: dataclasses.KW_ONLY
     config: Mapping[str, Any]
     trunk: Mapping[str, Any]
     task: Mapping[str, Any] | None = None
@@ -54,24 +55,13 @@ class Draft:
     trained_with: Mapping[str, str] | None = None
 
 
-def save(
-    store: StorePath,
-    kind: str,
-    name: str,
-    params: Tree,
-    *,
-    config: Mapping[str, Any],
-    trunk: Mapping[str, Any],
-    overwrite: bool = False,
-    **more: Any,
-) -> Manifest:
-    """Saves one artifact, like :func:`save_all` with a single :class:`Draft`.
+def save(store: StorePath, draft: Draft, *, overwrite: bool = False) -> Manifest:
+    """Saves one artifact, like :func:`save_all` with a single draft.
 
     Args:
       store: The store's folder, local or ``gs://``. It is created if it does not exist.
-      kind, name, params, config, trunk: The required fields of :class:`Draft`.
+      draft: The artifact.
       overwrite: Whether an existing artifact with this kind and name may be replaced.
-      **more: The other fields of :class:`Draft`.
 
     Returns:
       The manifest of the saved artifact.
@@ -84,11 +74,11 @@ def save(
       >>> import numpy as np
       >>> from afjax import store
       >>> tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
-      >>> manifest = store.save("stores/save", "adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> draft = store.Draft("adapters", "rte", tree, config={"size": 4}, trunk={"sha256": "ab"})
+      >>> manifest = store.save("stores/save", draft)
       >>> manifest.num_parameters
       64
     """
-    draft = Draft(kind=kind, name=name, params=params, config=config, trunk=trunk, **more)
     return save_all(store, [draft], overwrite=overwrite)[0]
 
 

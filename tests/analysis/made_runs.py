@@ -90,10 +90,9 @@ def finish(
             kinds = ("fusion",) if config.recipe == "fusion" else ("adapters",) if config.has_adapter else ()
             for each in (*kinds, "heads"):
                 own = config.fusion if each == "fusion" else config.adapter if each == "adapters" else config.head
-                store.save(
-                    store_folder or workdir / "store", each, name, {"leaf": np.zeros(saved)}, config=to_dict(own),
-                    trunk=identity, task=to_dict(task), metrics=metrics, seed=config.seed,
-                )  # fmt: skip
+                draft = store.Draft(each, name, {"leaf": np.zeros(saved)}, config=to_dict(own), trunk=identity)
+                draft = dataclasses.replace(draft, task=to_dict(task), metrics=metrics, seed=config.seed)
+                store.save(store_folder or workdir / "store", draft)
     write_json(epath.Path(workdir / TARGET / RESULT), results)
     return workdir
 

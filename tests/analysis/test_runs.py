@@ -96,7 +96,8 @@ def test_parameters_are_unknown_without_the_store(tmp_path: Path) -> None:
     finish(tmp_path / "run", experiment("rte", "full"), 0.5)
     # The store has an artifact with the same name but a different score, from another run.
     store.save(
-        tmp_path / "store", "heads", "rte-full", {"leaf": np.zeros(3)}, config={}, trunk={}, metrics={"accuracy": 1}
+        tmp_path / "store",
+        store.Draft("heads", "rte-full", {"leaf": np.zeros(3)}, config={}, trunk={}, metrics={"accuracy": 1}),
     )
     assert [record.trained_parameters for record in collect([tmp_path]).records] == [None]
 
@@ -111,10 +112,10 @@ def test_workdirs_sweeps_and_stores(tmp_path: Path) -> None:
     task, identity = TaskConfig(name="sick", source="data/sick"), {"name": "minilm", "sha256": PRETRAINED}
     config = to_dict(adapter("houlsby"))
     alone = {"task": to_dict(task), "trunk": identity, "metrics": {"accuracy": 0.8}, "seed": 2}
-    store.save(tmp_path / "store", "adapters", "sick", {"leaf": np.zeros(5)}, config=config, **alone)
+    store.save(tmp_path / "store", store.Draft("adapters", "sick", {"leaf": np.zeros(5)}, config=config, **alone))
     # A pruned fusion is an edit of a trained one, and not a run.
     pruned = to_dict(FusionConfig(kept=(((0,), (1,)),)))
-    store.save(tmp_path / "store", "fusion", "sick", {"leaf": np.zeros(5)}, config=pruned, **alone)
+    store.save(tmp_path / "store", store.Draft("fusion", "sick", {"leaf": np.zeros(5)}, config=pruned, **alone))
     begin(tmp_path / "begun", experiment("rte", "full"))
     found = collect([tmp_path, str(tmp_path / "single")])
     assert sorted((each.task, each.method, each.seed) for each in found.records) == [
@@ -148,7 +149,9 @@ def test_folders_of_runs_may_have_the_names_of_kinds(tmp_path: Path) -> None:
 def test_artifact_that_does_not_describe_its_trunk_is_refused_by_name(tmp_path: Path) -> None:
     tree = {"ffn": {"down": {"kernel": np.zeros((2, 8, 4), np.float32)}}}
     config, task = {"kind": "bottleneck", "size": 4}, {"name": "rte"}
-    store.save(tmp_path / "store", "adapters", "rte", tree, config=config, task=task, trunk={"sha256": "ab"})
+    store.save(
+        tmp_path / "store", store.Draft("adapters", "rte", tree, config=config, task=task, trunk={"sha256": "ab"})
+    )
     with pytest.raises(UserError) as refused:
         collect([tmp_path / "store"])
     assert has_facts(str(refused.value), "adapters/rte", '"name"')

@@ -107,7 +107,9 @@ def test_submit_names_a_head_trained_with_another_adapter(
     trunk, loaded = load_trunk(str(tiny_trunk_folder)), artifacts.load(store, "adapters", "second")
     manifest = loaded.manifest
     artifacts.save(
-        store, "adapters", "first", loaded.params, config=manifest.config, trunk=manifest.trunk, overwrite=True
+        store,
+        artifacts.Draft("adapters", "first", loaded.params, config=manifest.config, trunk=manifest.trunk),
+        overwrite=True,
     )
     with pytest.raises(UserError, match=r'head "first".*allow_mismatch=True'):
         load_model(str(store), trunk, "first")

@@ -18,7 +18,7 @@ def copy_head(store: Path, name: str, new: str, **changes: Any) -> None:
     head = artifacts.load(store, "heads", name)
     fields = ("config", "trunk", "task", "labels", "metrics", "seed", "trained_with")
     values = {field: getattr(head.manifest, field) for field in fields}
-    artifacts.save(store, "heads", new, head.params, **{**values, **changes}, overwrite=True)
+    artifacts.save(store, artifacts.Draft("heads", new, head.params, **{**values, **changes}), overwrite=True)
 
 
 @pytest.mark.parametrize("flag", ["--fusion=target-fusion", "--adapter=first"])
@@ -68,7 +68,9 @@ def test_missing_recorded_trunk_is_refused_and_the_flag_suggested(
     adapter = artifacts.load(store, "adapters", "first")
     trunk = {**adapter.manifest.trunk, "name": str(tmp_path / "gone")}
     artifacts.save(
-        store, "adapters", "first", adapter.params, config=adapter.manifest.config, trunk=trunk, overwrite=True
+        store,
+        artifacts.Draft("adapters", "first", adapter.params, config=adapter.manifest.config, trunk=trunk),
+        overwrite=True,
     )
     assert main(["eval", f"--store={store}", "--adapter=first", f"--source={data}"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]

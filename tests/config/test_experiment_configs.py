@@ -230,7 +230,7 @@ def test_fusion_trains_one_step_of_each_missing_adapter(data: Path, tiny_trunk_f
     stored = store.load(folder, "adapters", first)
     shared: dict[str, Any] = {key: getattr(stored.manifest, key) for key in ("config", "trunk", "metrics")}
     for name in others[:-1]:
-        store.save(folder, "adapters", name, stored.params, **shared)
+        store.save(folder, store.Draft("adapters", name, stored.params, **shared))
     steps = one_step(f"sources.{others[-1]}.")
     config = f"fusion.py:target={first},data={data}"
     results = train(config, tiny_trunk_folder, tmp_path / "fused", *steps, store_folder=folder)

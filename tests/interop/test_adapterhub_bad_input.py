@@ -120,7 +120,9 @@ def test_unsupported_trunk_families_are_refused(bert: Folders, adapter: Path, tm
     import_adapterhub(adapter, tmp_path / "store", trunk=bert.trunk)
     stored = store.load(tmp_path / "store", "adapters", "a")
     identity = {**stored.manifest.trunk, "family": "mpnet"}
-    store.save(tmp_path / "other", "adapters", "a", stored.params, config=stored.manifest.config, trunk=identity)
+    store.save(
+        tmp_path / "other", store.Draft("adapters", "a", stored.params, config=stored.manifest.config, trunk=identity)
+    )
     with pytest.raises(UserError) as raised:
         export_adapterhub(tmp_path / "other", "a", tmp_path / "exported")
     assert has_facts(str(raised.value), '"mpnet"', "bert, roberta")

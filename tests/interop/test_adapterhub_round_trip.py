@@ -270,9 +270,9 @@ def test_one_of_several_heads_is_chosen(bert: Folders, tmp_path: Path) -> None:
     (head,) = [artifact.name for artifact in imported if artifact.kind == "heads"]
     loaded = store.load(folder, "heads", head)
     fields = {name: getattr(loaded.manifest, name) for name in ("config", "trunk", "task", "labels", "trained_with")}
-    store.save(folder, "heads", "second", loaded.params, **fields)
+    store.save(folder, store.Draft("heads", "second", loaded.params, **fields))
     fields["trained_with"] = {**loaded.manifest.trained_with, "kind": "adapters"}
-    store.save(folder, "heads", "foreign", loaded.params, **fields)
+    store.save(folder, store.Draft("heads", "foreign", loaded.params, **fields))
     names = sorted([head, "second"])
     for chosen, facts in (
         ("", ('2 heads were trained with the fusion "abc"', f"--head ({', '.join(names)}")),
@@ -288,7 +288,9 @@ def test_one_of_several_heads_is_chosen(bert: Folders, tmp_path: Path) -> None:
     written = export_adapterhub(folder, "abc", tmp_path / "setup", head="second")
     assert written[-1][0] == "head second"
     # A head with the same name is the default.
-    store.save(folder, "heads", "abc", loaded.params, **{**fields, "trained_with": loaded.manifest.trained_with})
+    store.save(
+        folder, store.Draft("heads", "abc", loaded.params, **{**fields, "trained_with": loaded.manifest.trained_with})
+    )
     assert export_adapterhub(folder, "abc", tmp_path / "again")[-1][0] == "head abc"
 
 
@@ -298,7 +300,7 @@ def test_labels_of_an_exported_head_are_in_the_order_of_its_outputs(bert: Folder
     head = store.load(tmp_path / "store", "heads", "head")
     labels = ("neutral", "entailment", "contradiction")[: len(head.manifest.labels)]
     changed = {"config": head.manifest.config, "task": head.manifest.task, "labels": labels}
-    store.save(tmp_path / "other", "heads", "head", head.params, trunk=bert.trunk.identity(), **changed)
+    store.save(tmp_path / "other", store.Draft("heads", "head", head.params, trunk=bert.trunk.identity(), **changed))
     export_adapterhub(tmp_path / "other", "head", tmp_path / "exported")
     config = json.loads((tmp_path / "exported" / "head_config.json").read_text())["config"]
     assert list(config["label2id"].items()) == [(label, index) for index, label in enumerate(labels)]
@@ -308,7 +310,9 @@ def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folder
     identity = bert.trunk.identity()
 
     def refused(message: str, kind: str, config: dict[str, Any], **more: Any) -> None:
-        store.save(tmp_path, kind, "x", {"a": np.zeros(1, np.float32)}, config=config, trunk=identity, **more)
+        store.save(
+            tmp_path, store.Draft(kind, "x", {"a": np.zeros(1, np.float32)}, config=config, trunk=identity, **more)
+        )
         with pytest.raises(UserError, match=message):
             export_adapterhub(tmp_path, "x", tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []

@@ -193,7 +193,7 @@ def test_lora_of_a_joint_module_is_exported_as_blocks(
     config = LoraConfig(target_modules=target_modules, rank=2, alpha=3.7)
     tree = lora_tree(config, trunk)
     values = dataclasses.asdict(config)
-    store.save(tmp_path / "store", "adapters", "a", tree, config=values, trunk=trunk.identity())
+    store.save(tmp_path / "store", store.Draft("adapters", "a", tree, config=values, trunk=trunk.identity()))
     export_peft(tmp_path / "store", "a", tmp_path / "a")
     settings = json.loads((tmp_path / "a/adapter_config.json").read_text())
     assert settings["rank_pattern"] == {"attn.Wqkv": rank}
@@ -232,7 +232,9 @@ def test_layers_of_modernbert_are_exported_as_module_names(folders: dict[str, Pe
     model = folders["modernbert"]
     config = LoraConfig(target_modules=("query", "output"), rank=2, layers=(1,))
     values, identity = dataclasses.asdict(config), model.trunk.identity()
-    store.save(tmp_path / "store", "adapters", "a", lora_tree(config, model.trunk), config=values, trunk=identity)
+    store.save(
+        tmp_path / "store", store.Draft("adapters", "a", lora_tree(config, model.trunk), config=values, trunk=identity)
+    )
     export_peft(tmp_path / "store", "a", tmp_path / "a")
     settings = json.loads((tmp_path / "a/adapter_config.json").read_text())
     assert settings["layers_to_transform"] is None
@@ -332,11 +334,13 @@ def test_default_trunk_is_the_base_model_in_the_files(
     config = LoraConfig(rank=2)
     store.save(
         tmp_path / "store",
-        "adapters",
-        "a",
-        lora_tree(config, tiny_trunk),
-        config=dataclasses.asdict(config),
-        trunk=tiny_trunk.identity(),
+        store.Draft(
+            "adapters",
+            "a",
+            lora_tree(config, tiny_trunk),
+            config=dataclasses.asdict(config),
+            trunk=tiny_trunk.identity(),
+        ),
     )
     export_peft(tmp_path / "store", "a", tmp_path / "a")
     import_peft(tmp_path / "a", tmp_path / "again")
@@ -385,7 +389,9 @@ def test_lora_in_subsets_of_dense_layers_survives_a_round_trip(family: str, tmp_
         config = dataclasses.replace(config, target_modules=tuple(sorted(config.target_modules, key=names.index)))
         tree, name = lora_tree(config, trunk, number), f"a{number}"
         values = dataclasses.asdict(config)
-        store.save(tmp_path / "store", "adapters", name, tree, config=values, trunk=trunk.identity(), seed=4)
+        store.save(
+            tmp_path / "store", store.Draft("adapters", name, tree, config=values, trunk=trunk.identity(), seed=4)
+        )
         export_peft(tmp_path / "store", name, tmp_path / name)
         (imported,) = import_peft(tmp_path / name, tmp_path / "again", name="again", trunk=trunk, overwrite=True)
         assert load_config(imported.details["config"]) == config
@@ -500,7 +506,9 @@ def test_models_that_peft_cannot_load_are_not_exported(make_model: MakeModel, tm
     }
     identity = adapter.manifest.trunk
     store.save(
-        tmp_path / "store", "adapters", "a", changed, config=adapter.manifest.config, trunk=identity, overwrite=True
+        tmp_path / "store",
+        store.Draft("adapters", "a", changed, config=adapter.manifest.config, trunk=identity),
+        overwrite=True,
     )
     assert [part for part, _ in export_peft(tmp_path / "store", "a", tmp_path / "changed")] == ["adapter a"]
 

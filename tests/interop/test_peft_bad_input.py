@@ -442,7 +442,9 @@ def test_unsupported_families_are_refused(
     import_peft(adapter, tmp_path / "store", trunk=bert.trunk)
     stored = store.load(tmp_path / "store", "adapters", "adapter")
     identity = {**stored.manifest.trunk, "family": "gpt2"}
-    store.save(tmp_path / "other", "adapters", "a", stored.params, config=stored.manifest.config, trunk=identity)
+    store.save(
+        tmp_path / "other", store.Draft("adapters", "a", stored.params, config=stored.manifest.config, trunk=identity)
+    )
     with pytest.raises(UserError) as raised:
         export_peft(tmp_path / "other", "a", tmp_path / "exported")
     assert has_facts(str(raised.value), '"gpt2"', "bert, roberta")

@@ -186,7 +186,7 @@ def test_only_a_matching_head_is_packed(saved: Path, tmp_path: Path) -> None:
     # Save another adapter under the name "a". The head "b" was trained with its parameters, the head "a" was not.
     other = dataclasses.replace(store.load(saved, "adapters", "b").manifest, name="a")
     params = store.load(saved, "adapters", "b").params
-    store.save(saved, "adapters", "a", params, config=other.config, trunk=other.trunk, overwrite=True)
+    store.save(saved, store.Draft("adapters", "a", params, config=other.config, trunk=other.trunk), overwrite=True)
     head, _ = share.pack(saved, "a", tmp_path / "other.tar")
     assert (head.name, head.digest) == ("a", store.read_manifest(saved, "heads", "b").digest)
     assert [part for part, _ in export_adapterhub(saved, "a", tmp_path / "out")] == ["adapter a", "head b"]

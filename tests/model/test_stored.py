@@ -35,10 +35,10 @@ def fill(folder: Path, config: Any, fusion: FusionConfig) -> dict[str, Tree]:
     """Saves the adapters a, b and c and their fusion. Returns the adapters' trees."""
     trees = {name: adapter_tree(config, seed) for seed, name in enumerate("abc")}
     for name, tree in trees.items():
-        store.save(folder, "adapters", name, tree, config=to_dict(config), trunk=TRUNK)
+        store.save(folder, store.Draft("adapters", name, tree, config=to_dict(config), trunk=TRUNK))
     members = [{"name": name, "sha256": tree_digest(tree)} for name, tree in trees.items()]
     params = {"ffn": {"query": {"kernel": np.ones((2, 6, 6)), "bias": np.zeros((2, 6))}}}
-    store.save(folder, "fusion", "mixed", params, config=to_dict(fusion), trunk=TRUNK, adapters=members)
+    store.save(folder, store.Draft("fusion", "mixed", params, config=to_dict(fusion), trunk=TRUNK, adapters=members))
     return trees
 
 
@@ -82,7 +82,11 @@ def test_invalid_artifacts_are_refused(tmp_path: Path) -> None:
     for load, name in ((load_adapter, "a"), (load_fusion, "mixed")):
         with pytest.raises(UserError, match=f'"{name}" .*trunk tiny'):
             load(tmp_path, name, trunk_sha256="1" * 64)
-    store.save(tmp_path, "adapters", "b", adapter_tree(config, 9), config=to_dict(config), trunk=TRUNK, overwrite=True)
+    store.save(
+        tmp_path,
+        store.Draft("adapters", "b", adapter_tree(config, 9), config=to_dict(config), trunk=TRUNK),
+        overwrite=True,
+    )
     with pytest.raises(UserError, match='"b"'):
         load_fusion(tmp_path, "mixed")
 
@@ -97,13 +101,15 @@ def save_head(folder: Path, name: str, adapter: str = "") -> None:
     """
     digest = store.read_manifest(folder, "adapters", adapter).digest if adapter else ""
     record = {"kind": "adapters", "name": adapter, "sha256": digest} if adapter else None
-    store.save(folder, "heads", name, {"bias": np.zeros(2)}, config={}, trunk=TRUNK, trained_with=record)
+    store.save(folder, store.Draft("heads", name, {"bias": np.zeros(2)}, config={}, trunk=TRUNK, trained_with=record))
 
 
 def test_recorded_trunk_is_returned_or_required(tmp_path: Path) -> None:
     fill(tmp_path, AdapterConfig(), FusionConfig())
     assert recorded_trunk(tmp_path, "adapters", "a") == recorded_trunk(tmp_path, "fusion", "mixed") == "tiny"
-    store.save(tmp_path, "adapters", "d", adapter_tree(PAL, 0), config=to_dict(PAL), trunk={"sha256": "0" * 64})
+    store.save(
+        tmp_path, store.Draft("adapters", "d", adapter_tree(PAL, 0), config=to_dict(PAL), trunk={"sha256": "0" * 64})
+    )
     with pytest.raises(UserError, match=r'"d".*--trunk'):
         recorded_trunk(tmp_path, "adapters", "d")
 

@@ -52,7 +52,7 @@ def save(tiny_trunk: Trunk, tmp_path: Path) -> Save:
         fields = {name: getattr(artifact.manifest, name) for name in names}
         for name, value in changes.items():
             fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
-        store.save(tmp_path / "store", kind, "x", artifact.params, overwrite=True, **fields)
+        store.save(tmp_path / "store", store.Draft(kind, "x", artifact.params, **fields), overwrite=True)
 
     return changed
 
@@ -83,7 +83,9 @@ def test_manifest_of_another_kind_of_adapter_is_refused(save: Save, tiny_trunk: 
     artifact = store.load(tmp_path / "store", "adapters", "x")
     config = to_dict(PalConfig(size=4, num_heads=2))
     trunk = artifact.manifest.trunk
-    store.save(tmp_path / "store", "adapters", "x", artifact.params, config=config, trunk=trunk, overwrite=True)
+    store.save(
+        tmp_path / "store", store.Draft("adapters", "x", artifact.params, config=config, trunk=trunk), overwrite=True
+    )
     with pytest.raises(UserError) as refused:
         load_task_model(tmp_path / "store", tiny_trunk, head="x", adapter="x")
     assert '"x"' in str(refused.value)

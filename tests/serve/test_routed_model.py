@@ -508,7 +508,9 @@ def test_stored_tasks_are_loaded_by_name(tiny_trunk: Trunk, tmp_path: Path) -> N
 def test_kind_can_precede_a_name(tiny_trunk: Trunk, tmp_path: Path) -> None:
     for kind in ("adapters", "fusion", "heads"):
         for name in ("both", kind):
-            store.save(tmp_path, kind, name, {"ffn": {"x": np.zeros(1)}}, config={}, trunk={"sha256": "ab"})
+            store.save(
+                tmp_path, store.Draft(kind, name, {"ffn": {"x": np.zeros(1)}}, config={}, trunk={"sha256": "ab"})
+            )
     assert find_artifact(tmp_path, "fusion/both") == ("fusion", "both")
     assert find_artifact(tmp_path, "heads/both") == ("heads", "both")
     assert find_artifact(tmp_path, "adapters") == ("adapters", "adapters")

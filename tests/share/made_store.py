@@ -20,7 +20,7 @@ TRUNK = {
 }
 
 
-def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Manifest:
+def save(path: Path, kind: str, name: str, seed: int = 0, *, overwrite: bool = False, **kwargs) -> store.Manifest:
     """Saves a small artifact, and returns its manifest."""
     draw = np.random.default_rng(seed)
     params = {"output": {"kernel": draw.normal(size=(4, 2)).astype(np.float32), "bias": np.zeros(2, np.float32)}}
@@ -31,7 +31,7 @@ def save(path: Path, kind: str, name: str, seed: int = 0, **kwargs) -> store.Man
         "labels": ("entailment", "not_entailment"),
         "metrics": {"accuracy": 0.75, "step": 3},
     }
-    return store.save(path, kind, name, params, **{**defaults, **kwargs})
+    return store.save(path, store.Draft(kind, name, params, **{**defaults, **kwargs}), overwrite=overwrite)
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

@@ -277,7 +277,7 @@ def test_store_commands_work_on_a_bucket(
 
 def save(value: float, *, overwrite: bool = False) -> None:
     params = {"up": {"kernel": np.full((3, 4), value, np.float32), "bias": np.zeros(4, np.float32)}}
-    store.save("gs://bucket/artifacts", "adapters", "a", params, config={}, trunk={}, overwrite=overwrite)
+    store.save("gs://bucket/artifacts", store.Draft("adapters", "a", params, config={}, trunk={}), overwrite=overwrite)
 
 
 def test_artifacts_are_overwritten_and_incomplete_ones_are_detected(cloud: Bucket) -> None:
@@ -331,7 +331,7 @@ def test_artifacts_written_by_another_process_are_visible(cloud: Bucket) -> None
 def test_pack_from_and_unpack_to_a_bucket(cloud: Bucket, tmp_path: Path) -> None:
     params = {"up": {"kernel": np.ones((3, 4), np.float32)}}
     trunk = {"name": "gs://bucket/trunk", "sha256": "ab" * 32}
-    saved = store.save("gs://bucket/shared", "adapters", "a", params, config={}, trunk=trunk)
+    saved = store.save("gs://bucket/shared", store.Draft("adapters", "a", params, config={}, trunk=trunk))
     share.pack("gs://bucket/shared", "a", tmp_path / "a.tar")
     assert b"bucket" not in (tmp_path / "a.tar").read_bytes()
     share.unpack(tmp_path / "a.tar", "gs://bucket/unpacked", name="b")

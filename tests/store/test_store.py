@@ -51,8 +51,17 @@ def make_params(seed: int = 0) -> trees.Tree:
     }
 
 
-def save(path: pathlib.Path, params: trees.Tree, kind: str = "adapters", name: str = "rte", **kwargs) -> store.Manifest:
-    return store.save(path, kind, name, params, **{"config": to_dict(AdapterConfig()), "trunk": TRUNK, **kwargs})
+def save(
+    path: pathlib.Path,
+    params: trees.Tree,
+    kind: str = "adapters",
+    name: str = "rte",
+    *,
+    overwrite: bool = False,
+    **kwargs,
+) -> store.Manifest:
+    draft = store.Draft(kind, name, params, **{"config": to_dict(AdapterConfig()), "trunk": TRUNK, **kwargs})
+    return store.save(path, draft, overwrite=overwrite)
 
 
 def is_same(left: trees.Tree, right: trees.Tree) -> bool:
@@ -586,8 +595,9 @@ def test_writer_killed_at_random_times_leaves_a_complete_artifact(
     draw = random.Random(0)
     for _ in range(10):
         before = store.read_manifest(saved, "adapters", "rte")
-        with running(processes, overwrite_repeatedly, saved):
+        with running(processes, overwrite_repeatedly, saved) as writer:
             while store.read_manifest(saved, "adapters", "rte") == before:
+                assert writer.is_alive()
                 time.sleep(0.002)
             time.sleep(draw.uniform(0, 0.1))
         check_complete(saved)
@@ -714,7 +724,9 @@ def test_missing_adapter_with_the_name_of_a_head_is_explained(fused: pathlib.Pat
 
 
 def test_shared_artifact_names_what_the_archive_lacks(tmp_path: pathlib.Path) -> None:
-    manifest = store.save(tmp_path, "adapters", "a", make_params(), config={}, trunk={**TRUNK, "trained": True})
+    manifest = store.save(
+        tmp_path, store.Draft("adapters", "a", make_params(), config={}, trunk={**TRUNK, "trained": True})
+    )
     for received, advice in ((False, "share its folder"), (True, "--trunk")):
         lines = shared_lines("x.tar contains", [manifest], received=received)
         assert any(has_facts(line, "trunk", "not included", advice) for line in lines)

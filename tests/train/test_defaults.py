@@ -202,7 +202,7 @@ def test_stored_head_without_a_pooling_reads_the_first_token(train: Train, tmp_p
     loaded = store.load(folder, "heads", "quantity")
     config = {name: value for name, value in manifest.config.items() if name != "pooling"}
     facts = {name: getattr(manifest, name) for name in ("task", "labels", "metrics", "seed", "trunk", "trained_with")}
-    store.save(folder, "heads", "quantity", loaded.params, config=config, overwrite=True, **facts)
+    store.save(folder, store.Draft("heads", "quantity", loaded.params, config=config, **facts), overwrite=True)
     assert "pooling" not in store.read_manifest(folder, "heads", "quantity").config
     model = load_task_model(folder, mean_trunk, adapter="quantity", head="quantity")
     assert model.model.head.pooling == "first"

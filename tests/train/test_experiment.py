@@ -314,10 +314,8 @@ def test_fusion_with_changed_adapters_is_not_resumed(fusion: MakeConfig, tmp_pat
     (tmp_path / "run" / "target" / "result.json").unlink()
     manifest = store.read_manifest(store_folder, "adapters", "one")
     params = jax.tree.map(lambda leaf: leaf + 1, load_adapter(store_folder, "one")[1])
-    store.save(
-        store_folder, "adapters", "one", params, config=manifest.config, trunk=manifest.trunk, task=manifest.task,
-        seed=0, metrics=manifest.metrics, overwrite=True,
-    )  # fmt: skip
+    draft = store.Draft("adapters", "one", params, config=manifest.config, trunk=manifest.trunk, task=manifest.task)
+    store.save(store_folder, dataclasses.replace(draft, metrics=manifest.metrics), overwrite=True)
     with pytest.raises(UserError, match=r"adapter one .*changed"):
         run_experiment(fusion(), workdir=tmp_path / "run")
     shutil.rmtree(store_folder)
@@ -355,7 +353,7 @@ def test_stored_source_is_reported_with_its_stored_metric(
         one = store.load(store_folder, "adapters", "one")
         about = {"config": one.manifest.config, "trunk": one.manifest.trunk}
         store_folder = tmp_path / "imported"
-        store.save(store_folder, "adapters", "one", one.params, **about)
+        store.save(store_folder, store.Draft("adapters", "one", one.params, **about))
     config = fusion(("one",))
     source = dataclasses.replace(config.sources[0], task=dataclasses.replace(config.sources[0].task, metric="matthews"))
     config = dataclasses.replace(config, sources=(source,))
@@ -398,7 +396,7 @@ def test_stored_source_needs_no_rows_and_its_digest_is_recorded(
     assert "three" in refusal(dataclasses.replace(config, sources=(renamed,)), tmp_path, **shared)
     manifest, tree = store.read_manifest(store_folder, "adapters", "one"), load_adapter(store_folder, "one")[1]
     kept = {"config": manifest.config, "trunk": manifest.trunk, "overwrite": True}
-    store.save(store_folder, "adapters", "one", jax.tree.map(lambda leaf: leaf + 1, tree), **kept)
+    store.save(store_folder, store.Draft("adapters", "one", jax.tree.map(lambda leaf: leaf + 1, tree), **kept))
     assert has_facts(refusal(config, tmp_path, **shared), "adapter one ", "changed")
     shutil.rmtree(store_folder / "adapters" / "one")
     assert has_facts(refusal(config, tmp_path, **shared), "missing", "(one)")

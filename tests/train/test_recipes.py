@@ -372,7 +372,9 @@ def store(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
         tree = jax.tree.map(
             np.asarray, new_adapter(jax.random.key(0), name, config, tiny_trunk.config, tiny_trunk.params)
         )
-        artifacts.save(folder, "adapters", name, tree, config=to_dict(config), trunk=tiny_trunk.identity())
+        artifacts.save(
+            folder, artifacts.Draft("adapters", name, tree, config=to_dict(config), trunk=tiny_trunk.identity())
+        )
     return folder
 
 
@@ -465,7 +467,10 @@ def test_fusion_needs_adapters_in_the_same_slots(
     shutil.copytree(store, tmp_path / "store")
     config = AdapterConfig(size=3, position="attention")
     tree = new_adapter(jax.random.key(0), "third", config, tiny_trunk.config, tiny_trunk.params)
-    artifacts.save(tmp_path / "store", "adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity())
+    artifacts.save(
+        tmp_path / "store",
+        artifacts.Draft("adapters", "third", tree, config=to_dict(config), trunk=tiny_trunk.identity()),
+    )
     with pytest.raises(UserError, match=r'"first".*"third".*slots'):
         train_fusion(
             tiny_trunk,
@@ -486,7 +491,7 @@ def test_stored_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, 
     config = AdapterConfig(size=3)
     tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk.config, tiny_trunk.params)
     shared: dict[str, Any] = {"config": to_dict(config), "trunk": tiny_trunk.identity(), "overwrite": True}
-    artifacts.save(again, "adapters", "first", tree, **shared)
+    artifacts.save(again, artifacts.Draft("adapters", "first", tree, **shared))
     with pytest.raises(UserError, match=r'fusion "quantity-fusion".*adapter "first".*SHA-256'):
         load_task_model(again, tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
     with pytest.raises(UserError, match=r'Both.*adapter "first".*fusion "quantity-fusion"'):

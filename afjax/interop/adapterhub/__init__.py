@@ -11,7 +11,7 @@ Example:
   >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
   >>> trunk = {"name": "bert-base-uncased", "family": "bert", "hidden_size": 8, "num_layers": 2}
   >>> tree, settings = {"ffn": {"down": down, "up": up}}, {"kind": "bottleneck", "size": 4}
-  >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk)
+  >>> _ = store.save("store", store.Draft("adapters", "rte", tree, config=settings, trunk=trunk))
   >>> [part for part, folder in export_adapterhub("store", "rte", "exported")]
   ['adapter rte']
 """

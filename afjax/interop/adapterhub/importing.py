@@ -63,7 +63,8 @@ def import_adapterhub(
       >>> down = {"kernel": np.zeros((2, 8, 4), np.float32), "bias": np.zeros((2, 4), np.float32)}
       >>> up = {"kernel": np.zeros((2, 4, 8), np.float32), "bias": np.zeros((2, 8), np.float32)}
       >>> tree, settings = {"ffn": {"down": down, "up": up}}, {"kind": "bottleneck", "size": 4}
-      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk.identity())
+      >>> draft = store.Draft("adapters", "rte", tree, config=settings, trunk=trunk.identity())
+      >>> _ = store.save("store", draft)
       >>> _ = export_adapterhub("store", "rte", "exported")
       >>> [imported.name for imported in import_adapterhub("exported", "imported", trunk=trunk)]
       ['rte']

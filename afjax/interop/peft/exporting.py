@@ -61,7 +61,7 @@ def export_peft(
       >>> part = {"down": {"kernel": np.ones((2, 8, 4), np.float32)}, "up": {"kernel": np.ones((2, 4, 8), np.float32)}}
       >>> tree, settings = {"attention": {"query": part}}, {"kind": "lora", "target_modules": ["query"], "rank": 4}
       >>> trunk = {"name": "bert-base-uncased", "family": "bert", "hidden_size": 8, "num_layers": 2}
-      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk)
+      >>> _ = store.save("store", store.Draft("adapters", "rte", tree, config=settings, trunk=trunk))
       >>> for part, folder in export_peft("store", "rte", "exported"):
       ...     print(part, sorted(path.name for path in folder.iterdir()))
       adapter rte ['adapter_config.json', 'adapter_model.safetensors', 'afjax.json']

@@ -70,7 +70,8 @@ def import_peft(
       >>> trunk = Trunk(name="tiny", config=config, params={}, sha256="ab", folder=None)  # the weights are not used
       >>> part = {"down": {"kernel": np.ones((2, 8, 4), np.float32)}, "up": {"kernel": np.ones((2, 4, 8), np.float32)}}
       >>> tree, settings = {"attention": {"query": part}}, {"kind": "lora", "target_modules": ["query"], "rank": 4}
-      >>> _ = store.save("store", "adapters", "rte", tree, config=settings, trunk=trunk.identity())
+      >>> draft = store.Draft("adapters", "rte", tree, config=settings, trunk=trunk.identity())
+      >>> _ = store.save("store", draft)
       >>> _ = export_peft("store", "rte", "exported")
       >>> [imported.name for imported in import_peft("exported", "imported", trunk=trunk)]
       ['rte']
