@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 # What `afjax serve` needs.
-SERVE = ["prometheus-client>=0.21", "starlette>=0.46", "uvicorn>=0.34"]
+SERVE = ["prometheus-client>=0.22", "starlette>=0.46", "uvicorn>=0.34"]
 # What builds the documentation site, and executes its notebooks.
 DOCS = ["furo>=2025.9", "myst-nb>=1.3", "pandas>=2.2", "sphinx>=8.2", "sphinx-copybutton>=0.5", "sphinx-design>=0.6"]
 

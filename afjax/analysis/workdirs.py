@@ -292,7 +292,7 @@ def _experiment(folder: epath.Path, title: str) -> ExperimentRecord:
     for run_folder in run_folders:
         lines, results = _lines(run_folder / "metrics.jsonl"), tuple(read_results(run_folder))
         if lines or results:
-            runs.append(WorkdirRun(run_folder.relative_to(folder).as_posix(), lines, results, _usage(run_folder)))
+            runs.append(WorkdirRun(run_folder.relative_to(folder).as_posix(), lines, results, read_usage(run_folder)))
     config = read_json(folder / CONFIG, advice=RESTORE) or {}
     _check_config(config, folder / CONFIG)
     inputs = read_json(folder / INPUTS, advice=RESTORE) or {}
@@ -318,7 +318,7 @@ def _python_run(folder: epath.Path, title: str) -> ExperimentRecord:
     _check_config(config, folder / RECORD)
     # In an experiment's inputs, the names of rows begin with their task's role, here "task".
     rows = {f"task {name}" if name.endswith(" rows") else name: value for name, value in inputs.items()}
-    run = WorkdirRun(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), _usage(folder))
+    run = WorkdirRun(TARGET, _lines(folder / "metrics.jsonl"), tuple(results), read_usage(folder))
     return ExperimentRecord(folder, title, config, rows, (run,))
 
 
@@ -358,16 +358,6 @@ def _lines(path: epath.Path) -> tuple[Mapping[str, Any], ...]:
         if math.isfinite(numbers.get("step", math.nan)):
             lines.append(numbers)
     return tuple(lines)
-
-
-def _usage(folder: epath.Path) -> dict[str, Any]:
-    """Reads a run's recorded usage, dropping invalid values."""
-    usage = read_usage(folder)
-    return {
-        key: value
-        for key, value in usage.items()
-        if key == "devices" or (_is_number(value) and math.isfinite(value) and value >= 0)
-    }
 
 
 def _is_number(value: Any) -> bool:

@@ -53,11 +53,15 @@ class Usage:
 
 
 def read_usage(folder: epath.Path) -> dict[str, Any]:
-    """Reads a run's ``usage.json``.
+    """Reads a run's ``usage.json``, and drops invalid values.
 
-    Returns ``{}`` if it is damaged or missing, as in older runs.
+    Returns ``{}`` if the file is damaged or missing, as in older runs.
     """
     try:
-        return read_json(folder / USAGE) or {}
+        usage = read_json(folder / USAGE) or {}
     except UserError:
         return {}
+    # JSON's numbers are finite.
+    return {
+        key: value for key, value in usage.items() if key == "devices" or (type(value) in (int, float) and value >= 0)
+    }

@@ -119,7 +119,7 @@ def _default_prompt(folder: Path) -> str:
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
     if name is None:
         return ""
-    prompt = prompts.get(name) if isinstance(prompts, dict) else None
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
     if not isinstance(prompt, str):
         raise UserError(f"{folder / PROMPTS} has no prompt for its default_prompt_name {name!r}; {advice}.")
     return prompt
@@ -206,7 +206,7 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
     modes = [name for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
     if mode is not None:
         modes = [*mode] if isinstance(mode, list | tuple) else [mode]
-    if len(modes) != 1 or modes[0] not in _MODES:
+    if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in _MODES:
         raise UserError(
             f"{path} enables {', '.join(map(str, modes)) or 'no pooling mode'}; afjax supports either the first token "
             f"or the mean of all tokens. Correct the file, {_ADVICE}."

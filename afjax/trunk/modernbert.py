@@ -34,8 +34,10 @@ def _plain_config(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
             settings = _rotary_settings(values["rope_parameters"], kind, where)
             plain |= {field: settings["rope_theta"]} if "rope_theta" in settings else {}
     # transformers 5 reads this field, the number of tokens on each side, in place of local_attention.
-    if values.get("sliding_window") is not None:
-        plain["local_attention"] = 2 * values["sliding_window"]
+    if (window := values.get("sliding_window")) is not None:
+        if type(window) is not int:
+            raise UserError(f"{where}: sliding_window is {window!r}; it must be a whole number of tokens.")
+        plain["local_attention"] = 2 * window
     # A null base means that layers with local attention use the base of the other layers.
     if plain.get(_LOCAL_THETA, 0) is None:
         plain[_LOCAL_THETA] = plain.get(_THETA, FAMILY.defaults["rotary_theta"])

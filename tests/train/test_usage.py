@@ -28,3 +28,8 @@ def test_unreadable_usage_is_empty(tmp_path: Path) -> None:
     assert usage.read_usage(epath.Path(tmp_path)) == {}
     (tmp_path / usage.USAGE).write_text("[")
     assert usage.read_usage(epath.Path(tmp_path)) == {}
+
+
+def test_invalid_values_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / usage.USAGE).write_text('{"seconds": null, "starts": true, "step": -1, "x": 1}')
+    assert usage.read_usage(epath.Path(tmp_path)) == {"x": 1}

@@ -103,6 +103,7 @@ def test_explicit_pooling_and_prompt_replace_those_in_the_files(tmp_path: Path) 
         ({"pooling": modes("cls_token", "mean_tokens")}, "pooling_mode_cls_token, pooling_mode_mean_tokens"),
         ({"pooling": {"pooling_mode": ["mean", "max"]}}, "mean, max"),
         ({"pooling": {"pooling_mode": 3}}, "3"),
+        ({"pooling": {"pooling_mode": {"a": 1}}}, "{'a': 1}"),
         ({"pooling": []}, "1_Pooling"),
         ({"modules": modules("Transformer", "Pooling", "Dense")}, "Dense"),
         ({"modules": modules("Transformer", "Pooling")}, "1_Pooling"),
@@ -112,6 +113,7 @@ def test_explicit_pooling_and_prompt_replace_those_in_the_files(tmp_path: Path) 
         ({"roberta": {"max_seq_length": 3}}, "sentence_roberta_config.json: max_seq_length is 3"),
         ({"prompts": {**QUERY, "default_prompt_name": "passage"}}, "'passage'"),
         ({"prompts": {"default_prompt_name": "query"}}, "'query'"),
+        ({"prompts": {**QUERY, "default_prompt_name": ["query"]}}, "['query']"),
         ({"prompts": QUERY, "pooling": {**modes("mean_tokens"), "include_prompt": False}}, "prompt"),
     ],
 )

@@ -86,6 +86,8 @@ def test_layer_types_are_read(types: str, every: int) -> None:
 def test_sliding_window_replaces_local_attention() -> None:
     assert read(sliding_window=8, local_attention=128).window == 16
     assert read(sliding_window=None, local_attention=128).window == 128
+    for malformed in ({}, True, "8", 8.0):
+        assert has_facts(refusal(sliding_window=malformed), "config.json", "sliding_window", repr(malformed))
 
 
 @pytest.mark.parametrize("types", ["ssfs", "ffss", "fsf", "fsfsf", ""])

@@ -130,8 +130,7 @@ def _shared_form(location: str) -> str:
 
 def split_official(source: str) -> tuple[str, Path]:
     """Parses ``official:NAME:FOLDER`` into the name and folder."""
-    _, name, folder = (source + "::").split(":", 2)
-    folder = folder.removesuffix("::").removesuffix(":")
+    name, _, folder = source.partition(":")[2].partition(":")
     if name not in OFFICIAL or not folder:
         raise UserError(
             f'The source "{source}" is not official:NAME:FOLDER with one of the tasks {", ".join(OFFICIAL)} and the '
