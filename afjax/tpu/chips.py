@@ -6,14 +6,13 @@ import math
 import os
 import re
 import tempfile
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from afjax.errors import UserError, did_you_mean
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Chip:
     """The specifications of a TPU chip, which is one JAX device.
 
@@ -46,61 +45,23 @@ _GIB = 2**30
 # chip)", which is twice the number of links times the one-way bandwidth of a link. Because the system reserves part of
 # the HBM, ``hbm_bytes`` is the capacity that libtpu 0.0.42 reports as available. It refuses to compile programs that
 # need more.
-CHIPS: Mapping[str, Chip] = types.MappingProxyType(
-    {
-        chip.name: chip
-        for chip in (
-            # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page does not list the interconnect bandwidth. 6 links of 50 GB/s
-            # (2400 Gbit/s) are consistent with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the
-            # 45 GB/s per link in "How to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus).
-            Chip(
-                name="v4",
-                flops_per_s=275e12,
-                hbm_bytes=int(30.75 * _GIB),
-                hbm_bytes_per_s=1200e9,
-                link_bytes_per_s=50e9,
-                dimensions=3,
-                cores=2,
-                max_chips=4096,
-            ),
-            # 197 TFLOP/s, 16 GB at 819 GB/s (newer pages: 800 GiB/s), 400 GB/s in both directions over 4 links.
-            Chip(
-                name="v5e",
-                flops_per_s=197e12,
-                hbm_bytes=int(15.75 * _GIB),
-                hbm_bytes_per_s=819e9,
-                link_bytes_per_s=50e9,
-                dimensions=2,
-                cores=1,
-                max_chips=256,
-            ),
-            # 459 TFLOP/s, 95 GiB at 2765 GB/s, 1200 GB/s in both directions over 6 links. 8960 chips per pod, at most
-            # 6144 per job.
-            Chip(
-                name="v5p",
-                flops_per_s=459e12,
-                hbm_bytes=int(95.74 * _GIB),
-                hbm_bytes_per_s=2765e9,
-                link_bytes_per_s=100e9,
-                dimensions=3,
-                cores=2,
-                max_chips=6144,
-            ),
-            # 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s in both directions over 4 links. (Older pages list 3584 Gbit/s
-            # in one direction, but the all-reduce bandwidth of 102.4 TB/s for 256 chips is 400 GB/s per chip.)
-            Chip(
-                name="v6e",
-                flops_per_s=918e12,
-                hbm_bytes=int(31.25 * _GIB),
-                hbm_bytes_per_s=1638e9,
-                link_bytes_per_s=100e9,
-                dimensions=2,
-                cores=1,
-                max_chips=256,
-            ),
-        )
-    }
+_CHIPS = (
+    # Columns: name, flops_per_s, hbm_bytes, hbm_bytes_per_s, link_bytes_per_s.
+    #
+    # 275 TFLOP/s, 32 GiB at 1200 GB/s. The page does not list the interconnect bandwidth. 6 links of 50 GB/s
+    # (2400 Gbit/s) are consistent with its all-reduce bandwidth of 1.1 PB/s for 4096 chips, and with the 45 GB/s per
+    # link in "How to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus).
+    Chip("v4", 275e12, int(30.75 * _GIB), 1200e9, 50e9, dimensions=3, cores=2, max_chips=4096),
+    # 197 TFLOP/s, 16 GB at 819 GB/s (newer pages: 800 GiB/s), 400 GB/s in both directions over 4 links.
+    Chip("v5e", 197e12, int(15.75 * _GIB), 819e9, 50e9, dimensions=2, cores=1, max_chips=256),
+    # 459 TFLOP/s, 95 GiB at 2765 GB/s, 1200 GB/s in both directions over 6 links. 8960 chips per pod, at most 6144 per
+    # job.
+    Chip("v5p", 459e12, int(95.74 * _GIB), 2765e9, 100e9, dimensions=3, cores=2, max_chips=6144),
+    # 918 TFLOP/s, 32 GB at 1638 GB/s, 800 GB/s in both directions over 4 links. (Older pages list 3584 Gbit/s in one
+    # direction, but the all-reduce bandwidth of 102.4 TB/s for 256 chips is 400 GB/s per chip.)
+    Chip("v6e", 918e12, int(31.25 * _GIB), 1638e9, 100e9, dimensions=2, cores=1, max_chips=256),
 )
+CHIPS = {chip.name: chip for chip in _CHIPS}
 
 # v5e and v6e slice shapes, from the pages above.
 _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
