@@ -13,19 +13,8 @@ from afjax.errors import UserError, did_you_mean
 # The order of methods in tables. An unlisted method takes the position of the first entry that is a prefix of its name,
 # such as "top-" for "top-3". Ties are broken by the K of "top-K" or by adapter size. Methods without a matching entry
 # come last.
-METHODS: tuple[str, ...] = (
-    "head",
-    "full",
-    "layernorm",
-    "top-",
-    "pfeiffer",
-    "bottleneck",
-    "houlsby",
-    "mt-full",
-    "mt-pfeiffer",
-    "mt-",
-    "fusion",
-    "fusion-mt",
+METHODS: tuple[str, ...] = tuple(
+    "head full layernorm top- pfeiffer bottleneck houlsby mt-full mt-pfeiffer mt- fusion fusion-mt".split()
 )
 
 

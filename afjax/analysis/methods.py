@@ -6,14 +6,8 @@ from afjax.config.adapters import ADAPTER_PRESETS, Adapter
 from afjax.config.experiment import ExperimentConfig
 
 # Fields that define an adapter architecture. Sizes, activation and initialization are not part of it.
-_ARCHITECTURE = (
-    "position",
-    "pretrained_layer_norm",
-    "new_layer_norm",
-    "residual_from",
-    "layer_norms",
-    "shared_projections",
-    "placement",
+_ARCHITECTURE = tuple(
+    "position pretrained_layer_norm new_layer_norm residual_from layer_norms shared_projections placement".split()
 )
 
 

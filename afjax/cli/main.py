@@ -14,26 +14,9 @@ from afjax.display.terminal import print_line, warnings_in_one_line
 from afjax.errors import did_you_mean
 
 # The modules of the commands in afjax.cli.commands, in the order of the help.
-COMMANDS = (
-    "train",
-    "configs",
-    "sweep",
-    "eval",
-    "predict",
-    "serve",
-    "adapterdrop",
-    "prune",
-    "store",
-    "imports",
-    "exports",
-    "plot",
-    "table",
-    "report",
-    "compare",
-    "data",
-    "submit",
-    "tpu",
-    "bench",
+COMMANDS = tuple(
+    "train configs sweep eval predict serve adapterdrop prune store imports exports plot table report compare data "
+    "submit tpu bench".split()
 )
 
 

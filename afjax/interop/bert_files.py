@@ -24,18 +24,9 @@ Case = Literal["cased", "uncased"]
 
 _SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Keys shared by bert_config.json and Hugging Face's config.json.
-_KEYS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-    "hidden_act",
+_KEYS = tuple(
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings "
+    "type_vocab_size hidden_dropout_prob attention_probs_dropout_prob initializer_range hidden_act".split()
 )
 
 

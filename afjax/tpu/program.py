@@ -19,14 +19,8 @@ from afjax.tpu.hlo_instructions import FREE_CALLS, call_target, gather_chain, gr
 from afjax.tpu.hlo_traffic import memory_traffic
 from afjax.tpu.loops import Value, constant_state, evaluate, trip_count
 
-_COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "reduce-scatter",
+_COLLECTIVES = tuple(
+    "all-gather all-reduce all-to-all collective-broadcast collective-permute ragged-all-to-all reduce-scatter".split()
 )
 
 

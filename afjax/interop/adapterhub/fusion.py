@@ -20,14 +20,8 @@ _MODULES = ("adapter_fusion_layer",)
 # Settings that are fixed in afjax. Any other value is rejected.
 _FIXED: Mapping[str, bool] = {"key": True, "query": True, "residual_before": False}
 # Settings that do not change a trained fusion's output or are handled elsewhere.
-_KNOWN = (
-    "value",
-    "query_before_ln",
-    "regularization",
-    "temperature",
-    "value_before_softmax",
-    "value_initialized",
-    "dropout_prob",
+_KNOWN = tuple(
+    "value query_before_ln regularization temperature value_before_softmax value_initialized dropout_prob".split()
 )
 _NAMED: Mapping[str, Mapping[str, Any]] = {"static": {"value": False}, "dynamic": {"value": True}}
 _REGULARIZATION = 0.01

@@ -16,54 +16,19 @@ from afjax.trunk.config import TrunkConfig
 
 ALL_LINEAR = "all-linear"
 # Settings for features that afjax does not have. They must be off.
-_OFF = (
-    "use_dora",
-    "lora_bias",
-    "use_qalora",
-    "use_bdlora",
-    "alora_invocation_tokens",
-    "arrow_config",
-    "kasa_config",
-    "layer_replication",
-    "megatron_config",
-    "monteclora_config",
-    "target_parameters",
-    "trainable_token_indices",
+_OFF = tuple(
+    "use_dora lora_bias use_qalora use_bdlora alora_invocation_tokens arrow_config kasa_config layer_replication "
+    "megatron_config monteclora_config target_parameters trainable_token_indices".split()
 )
 # Settings that do not change what a loaded adapter computes. PEFT turns fan_in_fan_out off for linear layers.
-_IDLE = (
-    "corda_config",
-    "ensure_weight_tying",
-    "eva_config",
-    "fan_in_fan_out",
-    "inference_mode",
-    "loftq_config",
-    "lora_ga_config",
-    "megatron_core",
-    "peft_version",
-    "qalora_group_size",
-    "runtime_config",
-    "velora_config",
+_IDLE = tuple(
+    "corda_config ensure_weight_tying eva_config fan_in_fan_out inference_mode loftq_config lora_ga_config "
+    "megatron_core peft_version qalora_group_size runtime_config velora_config".split()
 )
-_READ = (
-    "alpha_pattern",
-    "auto_mapping",
-    "base_model_name_or_path",
-    "bias",
-    "exclude_modules",
-    "init_lora_weights",
-    "layers_pattern",
-    "layers_to_transform",
-    "lora_alpha",
-    "lora_dropout",
-    "modules_to_save",
-    "peft_type",
-    "r",
-    "rank_pattern",
-    "revision",
-    "target_modules",
-    "task_type",
-    "use_rslora",
+_READ = tuple(
+    "alpha_pattern auto_mapping base_model_name_or_path bias exclude_modules init_lora_weights layers_pattern "
+    "layers_to_transform lora_alpha lora_dropout modules_to_save peft_type r rank_pattern revision target_modules "
+    "task_type use_rslora".split()
 )
 # Initializations that do not change the base model's weights. Others, such as PiSSA, subtract the initial adapter from
 # the weights every time the adapter is loaded.
