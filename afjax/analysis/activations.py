@@ -24,7 +24,6 @@ from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.windows import TokenizedWindows
 from afjax.trees import Tree
 
 # Name of the group that contains every row. The other groups are named after their label.
@@ -80,8 +79,6 @@ def mean_activations(
 ) -> Activations:
     """Averages a fusion's softmax weights over a split.
 
-    Sums are accumulated on the devices, so memory use does not grow with the number of rows.
-
     Args:
       task_model: A model with a fusion.
       rows: The rows of the split.
@@ -104,16 +101,13 @@ def mean_activations(
         labels = np.asarray(rows.labels)
         groups |= {name: labels == index for index, name in enumerate(task_model.labels) if (labels == index).any()}
     data = task_model.tokenized(rows)
-    members = np.stack(list(groups.values()), -1)  # [rows, groups]
-    weights = (members / members.sum(0)).astype(np.float32)
-    if isinstance(data, TokenizedWindows):
-        # A row's weight is split over its windows in proportion to their tokens.
-        weights = weights[data.row_of] * data.shares[:, None]
-    sums = task_model.sum_over_rows(_weighted_step, data, weights, batch_size=batch_size)
-    means = {
-        slot: {group: _all_layers(task_model, slot, slot_sums[number]) for number, group in enumerate(groups)}
-        for slot, slot_sums in sums.items()
-    }
+    means: dict[str, dict[str, np.ndarray]] = {}
+    for slot, values in task_model.over_rows(_row_step, data, batch_size=batch_size).items():
+        weights = data.per_row(values)
+        means[slot] = {
+            group: _all_layers(task_model, slot, weights[mask].mean(0, dtype=np.float64))
+            for group, mask in groups.items()
+        }
     return Activations(
         task_model.model.fusion_name,
         tuple(name for name, _ in task_model.model.adapters),
@@ -171,15 +165,11 @@ def _check_fusion(task_model: TaskModel) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _weighted_step(
+def _row_step(
     model: Model, params: Tree, batch: Mapping[str, Any]
-) -> dict[str, Float[jax.Array, "groups filled_layers num_adapters"]]:
-    """Computes each group's weighted sum of the rows' attention to adapters, by slot."""
-    means = model(params, batch, fusion_attention=True).row_attention(batch["mask"])
-    return {
-        slot: jnp.einsum("bg,bln->gln", batch["weights"], slot_means, precision="highest")
-        for slot, slot_means in means.items()
-    }
+) -> dict[str, Float[jax.Array, "batch filled_layers num_adapters"]]:
+    """Computes each row's mean attention to adapters, by slot."""
+    return model(params, batch, fusion_attention=True).row_attention(batch["mask"])
 
 
 @functools.partial(jax.jit, static_argnums=0)

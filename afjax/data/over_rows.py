@@ -12,7 +12,7 @@ from afjax.data.batches import Batching, eval_batches
 from afjax.data.tokenization import TokenizedRows
 from afjax.display.terminal import progress_bar
 from afjax.distributed.hosts import is_first_host
-from afjax.distributed.sharding import host_rows, replicated, shard_batch, to_host
+from afjax.distributed.sharding import host_rows, replicated, shard_batch
 from afjax.errors import UserError
 from afjax.trees import Tree, leaves_with_paths
 
@@ -94,10 +94,6 @@ def check_outputs(outputs: Any, data: TokenizedRows, params: Tree) -> None:
     if not bad.any():
         return
     row, num_rows = data.source_row(int(bad.argmax()))
-    raise _not_finite(f"The model's output for row {row + 1} (of {num_rows})", params)
-
-
-def _not_finite(name: str, params: Tree) -> UserError:
     damaged = [
         path
         for path, leaf in leaves_with_paths(params)
@@ -108,61 +104,10 @@ def _not_finite(name: str, params: Tree) -> UserError:
     if damaged:
         names = f"{', '.join(damaged[:4])}{', ...' if damaged[4:] else ''}"
         reason = f" because these parameters contain NaN or infinity: {names}"
-    return UserError(
-        f"{name} is NaN or infinite{reason}; check the trunk, adapter or fusion, and head files, or train "
-        "again with a lower learning rate."
+    raise UserError(
+        f"The model's output for row {row + 1} (of {num_rows}) is NaN or infinite{reason}; check the trunk, adapter or "
+        "fusion, and head files, or train again with a lower learning rate."
     )
-
-
-def sum_over_rows(
-    step: Callable[[Tree, Any], Any],
-    params: Tree,
-    data: TokenizedRows,
-    weights: np.ndarray,
-    *,
-    batching: Batching,
-    mesh: Mesh,
-) -> Any:
-    """Sums ``step(params, {"tokens", "types", "mask", "weights"})`` over all batches.
-
-    The sum is accumulated on the devices, so memory use does not depend on the number of rows.
-
-    Args:
-      step: A compiled function that returns a tree of float arrays.
-      params, data, batching, mesh: See :func:`over_rows`.
-      weights: ``[rows, n]``. The step receives its batch's weights, with zeros for padding rows.
-
-    Returns:
-      The sum as a tree of NumPy arrays.
-
-    Raises:
-      UserError: The sum is NaN or infinite.
-    """
-    batch_size = batching.batch_size
-    part = host_rows(batch_size, mesh)
-    total: Any = None
-    for batch in eval_batches(data, batching, part=part):
-        rows = batch["rows"][part]
-        inputs = {name: batch[name] for name in ("tokens", "types", "mask")}
-        inputs["weights"] = np.where(rows[:, None] >= 0, weights[rows], 0)
-        with jax.set_mesh(mesh):
-            # Let the host run only one batch ahead of the devices, to bound the number of queued batches.
-            jax.block_until_ready(total)
-            batch_sum = step(params, shard_batch(inputs, batch_size, mesh))
-            total = (batch_sum, jax.tree.map(jnp.zeros_like, batch_sum)) if total is None else _added(total, batch_sum)
-    assert total is not None, "an empty split reached the model"
-    summed = to_host(total[0])
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(summed)):
-        raise _not_finite("The model's output for at least one row", params)
-    return summed
-
-
-@jax.jit
-def _added(total: tuple[Any, Any], value: Any) -> tuple[Any, Any]:
-    """Kahan summation: adds a value to the running sum and its compensation."""
-    addend = jax.tree.map(jnp.subtract, value, total[1])
-    new = jax.tree.map(jnp.add, total[0], addend)
-    return new, jax.tree.map(lambda new, old, added: (new - old) - added, new, total[0], addend)
 
 
 def _joined(leaves: Sequence[np.ndarray]) -> np.ndarray:

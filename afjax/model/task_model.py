@@ -20,7 +20,7 @@ from afjax.config.values import Pooling
 from afjax.data.batches import Batching
 from afjax.data.dataframes import is_table
 from afjax.data.lengths import inference_lengths
-from afjax.data.over_rows import check_outputs, over_rows, sum_over_rows
+from afjax.data.over_rows import check_outputs, over_rows
 from afjax.data.splits import AnyRows, check_same_form
 from afjax.data.tokenization import TokenizedRows
 from afjax.display.html import table
@@ -448,44 +448,14 @@ class TaskModel:
           UserError: ``batch_size`` is less than 1, or an output is NaN or infinite.
         """
         step = functools.partial(step, self._inference_model)
-        return over_rows(step, self._device_params, data, **self._batches(data, batch_size, max_length))
-
-    def sum_over_rows(
-        self,
-        step: ModelStep,
-        data: TokenizedRows,
-        weights: np.ndarray,
-        *,
-        batch_size: int = 32,
-        max_length: int | None = None,
-    ) -> Any:
-        """Sums a step's results over all batches.
-
-        See :func:`afjax.data.over_rows.sum_over_rows`.
-
-        Args:
-          step, data, batch_size, max_length: As in :meth:`over_rows`.
-          weights: float ``[rows, n]``, for span and tagging ``[windows, n]``. In each batch, the entry ``weights``
-            contains the weights of its rows.
-
-        Returns:
-          The sum, as a tree of NumPy arrays.
-
-        Raises:
-          UserError: ``batch_size`` is less than 1, or the sum is NaN or infinite.
-        """
-        step = functools.partial(step, self._inference_model)
-        return sum_over_rows(step, self._device_params, data, weights, **self._batches(data, batch_size, max_length))
-
-    def _batches(self, data: TokenizedRows, batch_size: int, max_length: int | None) -> dict[str, Any]:
-        """Returns the batching arguments for the functions in :mod:`afjax.data.over_rows`."""
         check_value(PositiveInt, batch_size, "batch_size")
         devices = self._mesh.size
         # Round the batch size up, so that every device gets the same number of rows.
         batch_size = -(-batch_size // devices) * devices
         max_length = self.max_length if max_length is None else max_length
         lengths = inference_lengths(data, batch_size=batch_size, max_length=max_length)
-        return {"batching": Batching(batch_size, lengths, self.model.trunk.pad_id), "mesh": self._mesh}
+        batching = Batching(batch_size, lengths, self.model.trunk.pad_id)
+        return over_rows(step, self._device_params, data, batching=batching, mesh=self._mesh)
 
     def for_inference(self) -> tuple[Model, Tree]:
         """Returns the model and all its parameters for inference, on the host.
