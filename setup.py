@@ -21,8 +21,8 @@ setup(
     # The configs are at the top of the repository; an installed package has them as afjax/configs.
     packages=[*find_packages(include=["afjax", "afjax.*"]), "afjax.configs"],
     package_dir={"afjax.configs": "configs"},
-    # Tells type checkers that afjax has type annotations.
-    package_data={"afjax": ["py.typed"]},
+    # py.typed tells type checkers that afjax has type annotations.
+    package_data={"afjax": ["analysis/report.css", "py.typed", "serve/page.css", "serve/page.html", "serve/page.js"]},
     install_requires=[
         "absl-py>=2.1",
         "array_record>=0.8; sys_platform == 'linux'",

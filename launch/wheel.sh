@@ -13,6 +13,10 @@ python -m pip wheel --quiet --no-deps --wheel-dir "$place/wheel" .
 wheel="$(echo "$place"/wheel/*.whl)"
 # Install the wheel without its dependencies, which are in the virtual environment.
 python -m pip install --quiet --no-deps --target "$place/installed" "$wheel"
+# Lists the files of a package that are not modules.
+data_files() { (cd "$1" && find . -type f ! -name "*.py" ! -name "*.pyc" | sort); }
+diff <(data_files afjax) <(data_files "$place/installed/afjax") >&2 ||
+  { echo "The wheel lacks files of the package; add them to package_data in setup.py." >&2; exit 1; }
 (
   cd "$place"
   export PYTHONPATH="$place/installed"

@@ -5,7 +5,8 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,16 @@ from afjax.serve.bodies import parse_predict, parse_predict_all
 from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, names_that_fit, pick_task_input
 from afjax.serve.metrics import Metrics
 from afjax.serve.origins import OriginMiddleware
-from afjax.serve.page import PAGE, SCRIPT, STYLE
 from afjax.serve.requests import Sequences, SharedSequences, UnknownTaskError, predict_groups, predict_parts
 from afjax.serve.routed_model import RoutedModel
 
 # The page may only load its own script and style, and only connect to this server.
-_PAGE_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+}
 _JSON = "application/json"
 # Status in the metrics if the client closed the connection. There is no standard code; nginx uses 499.
 CLIENT_HAS_GONE = 499
@@ -53,10 +58,10 @@ def make_app(
     """
     service = _Service(model, load, config)
     routes = [
-        Route("/", service.page),
-        Route("/page.js", service.script),
-        Route("/page.css", service.style),
-        Route("/healthz", service.health),
+        _constant("/", _page_file("page.html", "text/html", _PAGE_HEADERS)),
+        _constant("/page.js", _page_file("page.js", "text/javascript")),
+        _constant("/page.css", _page_file("page.css", "text/css")),
+        _constant("/healthz", JSONResponse({"status": "ok"})),
         Route("/metrics", service.metrics_text),
         Route("/adapters", service.adapters),
         Route("/adapters/{name:path}", service.add, methods=["PUT"]),
@@ -67,6 +72,17 @@ def make_app(
     middleware = [Middleware(OriginMiddleware, allowed_hosts=config.allowed_hosts)]
     handlers: Any = {HTTPException: _error_response, Exception: _internal_error}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers, lifespan=service.lifespan)
+
+
+def _constant(path: str, response: Response) -> Route:
+    """A route whose response never changes."""
+    # A response is an ASGI application. Starlette only defaults to GET for functions.
+    return Route(path, response, methods=["GET"])
+
+
+def _page_file(name: str, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Reads a file of the web page."""
+    return Response(Path(__file__).with_name(name).read_bytes(), media_type=media_type, headers=headers)
 
 
 class _Service:
@@ -101,19 +117,6 @@ class _Service:
     def _num_sequences(self) -> int:
         batchers = (self._batcher, self._all_batcher, self._attention_batcher)
         return sum(batcher.num_sequences for batcher in batchers)
-
-    async def page(self, request: Request) -> Response:
-        headers = {"Content-Security-Policy": _PAGE_POLICY, "X-Content-Type-Options": "nosniff"}
-        return Response(PAGE, media_type="text/html", headers=headers)
-
-    async def script(self, request: Request) -> Response:
-        return Response(SCRIPT, media_type="text/javascript")
-
-    async def style(self, request: Request) -> Response:
-        return Response(STYLE, media_type="text/css")
-
-    async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
 
     async def metrics_text(self, request: Request) -> Response:
         text, media_type = self._metrics.text()

@@ -33,15 +33,16 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_wheel_contains_the_configs_and_the_marker_of_type_annotations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_contains_the_configs_and_all_files_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(setuptools, "setup", lambda **settings: given.update(settings))
     monkeypatch.chdir(ROOT)
     runpy.run_path(str(ROOT / "setup.py"))
     assert "afjax.configs" in given["packages"]
     assert given["package_dir"] == {"afjax.configs": "configs"}
-    assert given["package_data"] == {"afjax": ["py.typed"]}
-    assert (ROOT / "afjax" / "py.typed").is_file()
+    files = [path for path in (ROOT / "afjax").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert given["package_data"] == {"afjax": sorted(str(path.relative_to(ROOT / "afjax")) for path in files)}
+    assert (ROOT / "afjax" / "py.typed") in files
 
 
 def test_builtin_config_is_found_by_name_and_by_repository_path() -> None:

@@ -436,7 +436,9 @@ def test_page_loads_only_its_own_files(client: TestClient) -> None:
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     for path in ("/page.js", "/page.css"):
         assert path in page.text
-        assert client.get(path).status_code == 200
+        assert client.get(path).status_code == client.head(path).status_code == 200
+        assert client.post(path).status_code == 405
+    assert client.get("/page.js").headers["Content-Type"] == "text/javascript; charset=utf-8"
     assert "<script>" not in page.text
     assert "style=" not in page.text
 

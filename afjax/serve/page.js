@@ -1,50 +1,3 @@
-"""The HTML, CSS and JavaScript of the web page for trying a server's adapters."""
-
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>afjax</title>
-<link rel="stylesheet" href="/page.css">
-<script src="/page.js" defer></script>
-</head>
-<body>
-<h1>afjax</h1>
-<form id="form">
-<label>Text or question <textarea id="first" rows="4" required></textarea></label>
-<label>Second text or context, or one choice per line
-<textarea id="second" rows="2"></textarea></label>
-<fieldset><legend>Adapters</legend><div id="adapters"></div></fieldset>
-<button>Predict</button>
-</form>
-<p id="message" role="status"></p>
-<table id="results" hidden>
-<thead><tr><th>adapter</th><th>prediction</th><th>probability</th></tr></thead>
-<tbody></tbody>
-</table>
-<div id="attention"></div>
-</body>
-</html>
-"""
-
-STYLE = """\
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 45rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-label { display: block; margin: 0.5rem 0; }
-textarea { display: block; width: 100%; box-sizing: border-box; font: inherit; }
-fieldset { border: 1px solid #bbb; margin: 0.5rem 0; }
-#adapters label { display: inline-block; margin-right: 1rem; }
-button { font: inherit; padding: 0.3rem 1.2rem; }
-table { border-collapse: collapse; margin-top: 1rem; width: 100%; }
-th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #ddd; }
-.attention { width: auto; }
-.attention caption { text-align: left; padding: 0.3rem 0; }
-.attention td { text-align: right; }
-#message { color: #a00; min-height: 1.5rem; }
-"""
-
-SCRIPT = """\
 "use strict";
 const find = (id) => document.getElementById(id);
 let adapters = [];
@@ -74,7 +27,7 @@ function rowFor(adapter, first, second) {
   if (adapter.task === "multiple_choice") {
     // Heads that were trained with a question join it to the context, so the first box can hold both.
     const question = adapter.texts === 2 ? { question: "" } : {};
-    return { adapter: adapter.name, context: first, ...question, choices: second.split("\\n").filter((line) => line) };
+    return { adapter: adapter.name, context: first, ...question, choices: second.split("\n").filter((line) => line) };
   }
   if (second) return { adapter: adapter.name, text_a: first, text_b: second };
   return { adapter: adapter.name, text: first };
@@ -152,4 +105,3 @@ find("form").addEventListener("submit", (event) => {
   predict(event).catch((error) => { find("message").textContent = String(error); });
 });
 loadAdapters().catch((error) => { find("message").textContent = String(error); });
-"""
