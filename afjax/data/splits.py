@@ -238,6 +238,7 @@ class ChoiceRows(_Split):
     labels: np.ndarray | None
     label_names: tuple[str, ...]
     has_question: bool | None = field(default=None, kw_only=True)
+    form = ("row of a context and its choices", "rows of a context and its choices")
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -245,10 +246,6 @@ class ChoiceRows(_Split):
     @property
     def text_columns(self) -> int | None:
         return None if self.has_question is None else 1 + self.has_question
-
-    @property
-    def form(self) -> tuple[str, str]:
-        return "row of a context and its choices", "rows of a context and its choices"
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
         return ("context", self.contexts[row]), ("choices", " | ".join(self.choices[row]))
@@ -303,17 +300,11 @@ class SpanRows(_Split):
     contexts: Sequence[str]
     labels: Sequence[tuple[tuple[str, int], ...]] | None
     label_names: tuple[str, ...] = ()
+    text_columns = 2
+    form = ("question with its context", "questions with contexts")
 
     def __len__(self) -> int:
         return len(self.questions)
-
-    @property
-    def text_columns(self) -> int:
-        return 2
-
-    @property
-    def form(self) -> tuple[str, str]:
-        return "question with its context", "questions with contexts"
 
     def texts_of(self, row: int) -> tuple[tuple[str, str], ...]:
         return ("question", self.questions[row]), ("context", self.contexts[row])
@@ -364,17 +355,11 @@ class TagRows(_Split):
     bounds: Sequence[np.ndarray]
     labels: Sequence[tuple[str, ...]] | None
     label_names: tuple[str, ...]
+    text_columns = 1
+    form = ("sentence", "sentences")
 
     def __len__(self) -> int:
         return len(self.texts)
-
-    @property
-    def text_columns(self) -> int:
-        return 1
-
-    @property
-    def form(self) -> tuple[str, str]:
-        return "sentence", "sentences"
 
     def words_of(self, row: int) -> list[str]:
         """Returns the words of a row."""
