@@ -35,6 +35,11 @@ class Words:
     held: tuple[str, ...]
 
 
+def _pairs(text: str) -> tuple[Pair, ...]:
+    """Splits a text such as "taller shorter, older younger"."""
+    return tuple((first, second) for first, second in map(str.split, text.split(", ")))
+
+
 # The list of people is as long as possible, with words that are a single token in BERT's vocabulary. With few people,
 # an adapter memorizes the pairs of people instead of learning the relation between the sentences.
 SOURCE_WORDS = Words(
@@ -44,17 +49,9 @@ SOURCE_WORDS = Words(
         "editor reporter scientist engineer captain officer mayor senator chief chef maid servant father mother uncle "
         "cousin neighbor friend professor scholar bishop wizard prisoner agent surgeon runner".split()
     ),
-    handled=(
-        ("order", "ordered"),
-        ("collect", "collected"),
-        ("wash", "washed"),
-        ("count", "counted"),
-        ("paint", "painted"),
-        ("pack", "packed"),
-        ("deliver", "delivered"),
-        ("move", "moved"),
-        ("check", "checked"),
-        ("want", "wanted"),
+    handled=_pairs(
+        "order ordered, collect collected, wash washed, count counted, paint painted, pack packed, "
+        "deliver delivered, move moved, check checked, want wanted"
     ),
     met=tuple(
         "thanked followed called visited warned helped praised greeted hired trusted pushed kissed blamed watched "
@@ -69,15 +66,9 @@ SOURCE_WORDS = Words(
         ("vehicles", ("trucks", "cars", "buses")),
     ),
     details=("in the kitchen", "at noon", "on Monday", "in the garden", "before dawn", "near the river"),
-    compared=(
-        ("taller", "shorter"),
-        ("older", "younger"),
-        ("richer", "poorer"),
-        ("stronger", "weaker"),
-        ("faster", "slower"),
-        ("bigger", "smaller"),
-        ("warmer", "colder"),
-        ("better", "worse"),
+    compared=_pairs(
+        "taller shorter, older younger, richer poorer, stronger weaker, faster slower, bigger smaller, "
+        "warmer colder, better worse"
     ),
     events=tuple(
         "left arrived sang slept laughed spoke won cried prayed rested smiled shouted returned died ate danced".split()
@@ -91,7 +82,7 @@ TARGET_WORDS = Words(
         "soldier pilot writer monk tourist detective boxer swimmer rider warrior stranger visitor guest owner manager "
         "composer musician photographer journalist architect".split()
     ),
-    handled=(("inspect", "inspected"), ("photograph", "photographed"), ("examine", "examined"), ("sort", "sorted")),
+    handled=_pairs("inspect inspected, photograph photographed, examine examined, sort sorted"),
     met=("chased", "accused", "defended", "arrested", "insulted", "rescued", "ignored", "interviewed"),
     things=(
         ("trees", ("oaks", "pines", "palms")),
@@ -100,7 +91,7 @@ TARGET_WORDS = Words(
         ("birds", ("eagles", "crows", "ducks")),
     ),
     details=("at the station", "in winter", "after lunch", "on the roof"),
-    compared=(("louder", "quieter"), ("heavier", "lighter"), ("earlier", "later")),
+    compared=_pairs("louder quieter, heavier lighter, earlier later"),
     events=("departed", "nodded", "voted", "jumped", "paused"),
     passed=(("sold", "bought"),),
     held=("boat", "painting", "tent", "clock"),

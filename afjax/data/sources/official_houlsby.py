@@ -5,7 +5,6 @@ a hash of each text.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from afjax.data.sources.layouts import Folders, RowReader, Table
 from afjax.data.sources.official_rows import by_hash, fields, hashed_split
@@ -27,12 +26,12 @@ def _crowdflower(
     name: str,
     about: str,
     files: tuple[str, ...],
-    text: str,
-    label: str,
     *,
+    label: str,
+    text: str = "text",
     labels: tuple[str, ...] = (),
     drop: tuple[str, ...] = (),
-    rename: Mapping[str, str] = MappingProxyType({}),
+    rename: Mapping[str, str] = {},
 ) -> tuple[str, OfficialTask]:
     """Defines a task from CrowdFlower's "Data for Everyone" collection.
 
@@ -80,22 +79,16 @@ CROWDFLOWER = (
         "airline",
         "Sentiment of tweets about airlines",
         ("Airline-Sentiment-2-w-AA.csv", "Tweets.csv"),
-        text="text",
         label="airline_sentiment",
         labels=("negative", "neutral", "positive"),
     ),
     _crowdflower(
-        "corporate_messaging",
-        "Purpose of corporate messages",
-        ("Corporate-messaging-DFE.csv",),
-        text="text",
-        label="category",
+        "corporate_messaging", "Purpose of corporate messages", ("Corporate-messaging-DFE.csv",), label="category"
     ),
     _crowdflower(
         "disasters",
         "Whether tweets are about disasters",
         ("socialmedia-disaster-tweets-DFE.csv",),
-        text="text",
         label="choose_one",
         labels=("Not Relevant", "Relevant"),
         drop=("Can't Decide",),
@@ -104,7 +97,6 @@ CROWDFLOWER = (
         "economic_news_relevance",
         "Whether articles are about the US economy",
         ECONOMIC_NEWS,
-        text="text",
         label="relevance",
         labels=("no", "yes"),
         drop=("not sure",),
@@ -120,11 +112,9 @@ CROWDFLOWER = (
         drop=("N/A", "NA"),
         rename={"No": "N", "Yes": "Y"},
     ),
-    _crowdflower(
-        "political_audience", "Audience of politicians' posts", POLITICAL_MEDIA, text="text", label="audience"
-    ),
-    _crowdflower("political_bias", "Whether politicians are partisan", POLITICAL_MEDIA, text="text", label="bias"),
-    _crowdflower("political_message", "Purpose of politicians' posts", POLITICAL_MEDIA, text="text", label="message"),
+    _crowdflower("political_audience", "Audience of politicians' posts", POLITICAL_MEDIA, label="audience"),
+    _crowdflower("political_bias", "Whether politicians are partisan", POLITICAL_MEDIA, label="bias"),
+    _crowdflower("political_message", "Purpose of politicians' posts", POLITICAL_MEDIA, label="message"),
     _crowdflower(
         "primary_emotions",
         "Emotion of sentences, on Plutchik's wheel",
@@ -151,7 +141,6 @@ CROWDFLOWER = (
         "us_economic_performance",
         "Whether snippets of news are about the US economy",
         ("us-economic-newspaper.csv",),
-        text="text",
         label="relevance",
         labels=("no", "yes"),
         drop=("not sure",),

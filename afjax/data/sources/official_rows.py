@@ -7,7 +7,6 @@ The common keys are ``text``; ``text_a`` and ``text_b``; or ``context`` and ``ch
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from afjax.data.sources.files import read_lines, shorten
@@ -20,7 +19,7 @@ def fields(
     *,
     label: str | tuple[str, ...],
     id: str = "",
-    rename: Mapping[str, str] = MappingProxyType({}),
+    rename: Mapping[str, str] = {},
     strip: bool = False,
     **texts: str | tuple[str, ...],
 ) -> RowReader:
