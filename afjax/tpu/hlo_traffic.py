@@ -96,15 +96,12 @@ def _bytes_written_by(fused: Computation, name: str) -> list[int]:
     instruction = fused.instructions[name]
     if _is_view(instruction):
         return _bytes_written_by(fused, instruction.operands[0])
+    # Such an array is passed on without being written.
+    is_passed_on = instruction.opcode == "parameter" or call_target(instruction) == "AsyncCollectiveStart"
+    # A gathered array is written once; it is counted for the fusion that completes the collective.
+    if is_passed_on or gather_chain(instruction):
+        return [0 for _ in instruction.results]
     match instruction.opcode:
-        case "parameter":
-            # The array is passed on without being written.
-            return [0 for _ in instruction.results]
-        case "custom-call" if call_target(instruction) == "AsyncCollectiveStart":
-            return [0 for _ in instruction.results]
-        case _ if gather_chain(instruction):
-            # The gathered array is written once; it is counted for the fusion that completes the collective.
-            return [0 for _ in instruction.results]
         case "fusion":
             return _bytes_written(instruction.called("calls"))
         case "dynamic-update-slice" | "scatter" if _is_parameter(fused, instruction.operands[0]):

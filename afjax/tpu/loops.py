@@ -5,6 +5,7 @@ the ``backend_config``. Otherwise the loop is interpreted: its integer scalars a
 until the condition is false.
 """
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,21 +19,13 @@ Value = Any
 _MOST_TRIPS = 100_000
 _COPIES = ("copy", "convert", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier")
 _BINARY: Mapping[str, Callable[[int, int], int]] = {
-    "add": lambda left, right: left + right,
-    "subtract": lambda left, right: left - right,
-    "multiply": lambda left, right: left * right,
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
     "maximum": max,
     "minimum": min,
-    "and": lambda left, right: left & right,
-    "or": lambda left, right: left | right,
-}
-_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    "LT": lambda left, right: left < right,
-    "LE": lambda left, right: left <= right,
-    "GT": lambda left, right: left > right,
-    "GE": lambda left, right: left >= right,
-    "EQ": lambda left, right: left == right,
-    "NE": lambda left, right: left != right,
+    "and": operator.and_,
+    "or": operator.or_,
 }
 
 
@@ -130,7 +123,9 @@ def _evaluate(
         case "compare":
             left, right = operand(0), operand(1)
             direction = instruction.search(r"direction=([A-Z]{2})")
-            return int(_COMPARE[direction](left, right)) if direction and None not in (left, right) else None
+            if not direction or None in (left, right):
+                return None
+            return int(getattr(operator, direction.lower())(left, right))
         case "not":
             value = operand(0)
             return int(not value) if value is not None and instruction.results[0].dtype == "pred" else None

@@ -71,11 +71,6 @@ def collective_seconds(collective: Collective, topology: Topology) -> float:
     n = collective.group_size
     if n < 2 or not topology.links:
         return 0.0
-    share = {
-        "all-reduce": 2 * (n - 1) / n,
-        "all-gather": (n - 1) / n,
-        "reduce-scatter": (n - 1) / n,
-        "all-to-all": (n - 1) / n,
-        "ragged-all-to-all": (n - 1) / n,
-    }.get(collective.kind, 1.0)
+    passes = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "ragged-all-to-all": 1}
+    share = passes[collective.kind] * (n - 1) / n if collective.kind in passes else 1.0
     return collective.times * share * collective.num_bytes / topology.interconnect_bytes_per_s
