@@ -58,8 +58,7 @@ def explained_memory_error() -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        reason = str(error).partition("\n")[0]
         raise UserError(
-            f"The run does not fit in the devices' memory ({reason}); reduce train.batch_size, or set remat=layers, "
-            "trunk_dtype=bfloat16 or mesh.fsdp."
+            f"The run does not fit in the devices' memory ({error_text(error)}); reduce train.batch_size, or set "
+            "remat=layers, trunk_dtype=bfloat16 or mesh.fsdp."
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from afjax.errors import UserError
-from afjax.storage.paths import AnyPath, fetched
+from afjax.storage.paths import AnyPath, error_text, fetched
 
 _INDEX = ".index"
 _DATA = ".data-"
@@ -37,9 +37,9 @@ def read_variables(source: AnyPath) -> dict[str, np.ndarray]:
         reader = tensorflow.train.load_checkpoint(str(prefix))
         return {name: np.asarray(reader.get_tensor(name)) for name in sorted(reader.get_variable_to_shape_map())}
     except Exception as error:  # Damaged files raise many exception types, not only TensorFlow's.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
-            f"{prefix} cannot be read as a TensorFlow checkpoint ({reason}); copy its .index and all .data files again."
+            f"{prefix} cannot be read as a TensorFlow checkpoint ({error_text(error)}); copy its .index and all .data "
+            "files again."
         ) from error
 
 

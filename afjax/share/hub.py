@@ -217,10 +217,11 @@ def _explain_hub_errors(repository: str, done: str) -> Iterator[None]:
             raise UserError(
                 f"{cannot}: permission denied ({status}); run hf auth login with a token that has access."
             ) from error
-        message = error.server_message or str(error).partition("\n")[0]
+        message = error.server_message or error_text(error)
         raise UserError(f"{cannot} ({status}: {message}); try again.") from error
     except Exception as error:  # Without a network, the hub's client raises many types of errors.
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise UserError(f"{cannot} ({error_text(error)}); free up disk space, then try again.") from error
+        # Not error_text, because the path is part of an OSError's text.
         message = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{cannot} ({type(error).__name__}: {message}); check the network, then try again.") from error

@@ -179,7 +179,7 @@ def is_temporary(error: BaseException | None) -> bool:
 
 def error_text(error: Exception) -> str:
     """Returns the system's message for an error, or else the first line of its text, or else its type."""
-    return getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+    return getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def client_error_text(error: Exception) -> str | None:

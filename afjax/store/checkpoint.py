@@ -19,7 +19,7 @@ import numpy as np
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.storage.paths import is_remote
+from afjax.storage.paths import error_text, is_remote
 from afjax.store.manifest import REPAIR, Manifest, describe, names_difference
 from afjax.trees import Tree, flatten, map_with_path
 
@@ -75,8 +75,7 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
     except UserError:
         raise
     except Exception as error:  # Orbax and TensorStore raise various exceptions for unreadable files.
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"{where} cannot be read ({reason}); {REPAIR}.") from error
+        raise UserError(f"{where} cannot be read ({error_text(error)}); {REPAIR}.") from error
     _check_leaves(params, manifest, where)
     return params
 
@@ -159,10 +158,8 @@ def system_reason(error: Exception) -> str:
 
     This is the system's error message if its code is known.
     """
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
     code = re.search(r"os_error_code='(\d+)'", str(error))
-    return os.strerror(int(code[1])) if code else str(error).partition("\n")[0]
+    return os.strerror(int(code[1])) if code else error_text(error)
 
 
 @contextlib.contextmanager

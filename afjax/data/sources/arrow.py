@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from afjax.data.sources.files import check_distinct
 from afjax.errors import UserError
+from afjax.storage.paths import error_text
 
 # Number of rows to decode at once.
 BATCH_SIZE = 1000
@@ -122,7 +123,7 @@ def explain_errors(name: str, form: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # Damaged files can raise many types of exceptions.
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{name} cannot be read as {form} ({reason}). It may be damaged or truncated; write or download it again."
+            f"{name} cannot be read as {form} ({error_text(error)}). It may be damaged or truncated; write or "
+            "download it again."
         ) from error

@@ -14,7 +14,7 @@ from afjax.data.columns import PUBLISHED_TEXT_COLUMNS
 from afjax.data.labels import name_classes
 from afjax.data.sources.kind import SPLIT_NAMES, SourceKind, Split, SplitSource
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import fetched, is_path, is_remote, last_part, open_path
+from afjax.storage.paths import error_text, fetched, is_path, is_remote, last_part, open_path
 
 
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
@@ -99,10 +99,9 @@ def open_builder(source: str) -> Any:
             ) from error
         # TFDS cannot parse the name, or it contains settings that the dataset does not have.
         except (ValueError, TypeError) as error:
-            reason = str(error).strip().partition("\n")[0]
             raise UserError(
-                f'The source "{source}" cannot be opened ({reason}); use tfds:NAME, tfds:NAME/CONFIG, or tfds:FOLDER '
-                "with a prepared dataset."
+                f'The source "{source}" cannot be opened ({error_text(error)}); use tfds:NAME, tfds:NAME/CONFIG, or '
+                "tfds:FOLDER with a prepared dataset."
             ) from error
     # TFDS_DATA_DIR can be on an object store.
     if is_remote(builder.data_path) and (open_path(builder.data_path) / "dataset_info.json").exists():
@@ -141,9 +140,9 @@ def explain_errors(source: str) -> Iterator[None]:
             "prepared dataset."
         ) from error
     except Exception as error:  # TFDS and its readers raise many types for missing and damaged files.
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
-            f"{source} cannot be read ({reason}); it may be damaged or incomplete. Copy or prepare the dataset again."
+            f"{source} cannot be read ({error_text(error)}); it may be damaged or incomplete. Copy or prepare the "
+            "dataset again."
         ) from error
 
 
