@@ -11,7 +11,7 @@ from afjax.analysis.page import image
 from afjax.analysis.workdirs import ExperimentRecord, WorkdirRun
 from afjax.display.html import Content, Markup, scrolling, table, tag
 from afjax.display.terminal import duration
-from afjax.display.words import counted
+from afjax.display.words import counted, cut
 from afjax.store import Manifest
 from afjax.train.results import Result
 from afjax.train.workdir import TARGET
@@ -181,14 +181,10 @@ def mistakes(result: Result, evaluation: DevEvaluation) -> list[Markup]:
 def _card(mistake: Mistake, *, is_value: bool) -> Markup:
     sure = f"off by {mistake.confidence:.4g}" if is_value else f"{mistake.confidence:.1%} sure"
     pairs: list[tuple[str, Content]] = [("row", str(mistake.row))]
-    pairs += [(name, _cut(text)) for name, text in mistake.texts]
-    predicted = tag("span", _cut(mistake.predicted), " ", tag("span", f"({sure})", class_="quiet"))
-    pairs += [("true", _cut(mistake.right)), ("predicted", predicted)]
+    pairs += [(name, cut(text, _TEXT)) for name, text in mistake.texts]
+    predicted = tag("span", cut(mistake.predicted, _TEXT), " ", tag("span", f"({sure})", class_="quiet"))
+    pairs += [("true", cut(mistake.right, _TEXT)), ("predicted", predicted)]
     return tag("dl", *(part for name, text in pairs for part in (tag("dt", name), tag("dd", text, dir="auto"))))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
 
 
 def cost(experiments: Sequence[ExperimentRecord]) -> list[Markup]:

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from etils import epath
 
 from afjax.analysis.workdirs import ExperimentRecord, find_folders
+from afjax.display.words import cut
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import error_text, open_path
@@ -59,7 +60,7 @@ def find_unfinished(workdir: epath.Path, experiments: Sequence[ExperimentRecord]
     ]
     return [
         UnfinishedRun(
-            folder.relative_to(workdir).as_posix(), folder in failed, _shortened(last_log_line(folder / RUN_LOG))
+            folder.relative_to(workdir).as_posix(), folder in failed, cut(last_log_line(folder / RUN_LOG), _LINE)
         )
         for folder in [*failed, *stopped]
     ]
@@ -113,7 +114,3 @@ def failed_names(sweep: epath.Path) -> list[str]:
 
 def _is_run_folder(parts: Sequence[str]) -> bool:
     return len(parts) == 2 and parts[0] == "runs" and parts[1] != ".." and len(parts[1]) <= 255
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= _LINE else f"{line[:_LINE]}…"

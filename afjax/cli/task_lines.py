@@ -22,7 +22,7 @@ from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
 from afjax.display.tables import fitting_table
 from afjax.display.terminal import page_width, print_line, terminal_width, wrapped
-from afjax.display.words import counted, one_of
+from afjax.display.words import counted, first_of, one_of
 from afjax.errors import UserError
 from afjax.tasks.by_name import find_task, read_task, task_from_source
 from afjax.tasks.kind import LabelReading
@@ -231,7 +231,7 @@ def _plain_summary(summary: SplitSummary) -> dict[str, Any]:
 def _task_lines(facts: Mapping[str, Any]) -> list[str]:
     entries = dict(facts["task"])
     title = printable(entries.pop("name"))
-    entries["labels"] = _joined([printable(name) for name in entries["labels"]])
+    entries["labels"] = first_of([printable(name) for name in entries["labels"]], LABELS)
     batches = f"{counted(facts['batch_size'], 'row')} of at most {facts['max_length']} tokens of {facts['trunk']}"
     entries["batches"] = batches
     return [title, *(line for name, text in entries.items() if text for line in _entry(name, text))]
@@ -241,7 +241,8 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
     lengths = ", ".join(f"{percent}% {length}" for percent, length in zip(PERCENTILES, summary.lengths, strict=True))
     entries = {"files": ", ".join(files)}
     if summary.labels:
-        entries["labels"] = _joined([_count(printable(label), count) for label, count in summary.labels.items()])
+        labels = [_count(printable(label), count) for label, count in summary.labels.items()]
+        entries["labels"] = first_of(labels, LABELS)
     if summary.values is not None:
         low, mean, high = summary.values
         entries["labels"] = f"from {low:g} to {high:g}, mean {mean:.4g}"
@@ -266,11 +267,6 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
 
 def _count(text: str, count: Count) -> str:
     return f"{text} {count.rows:,} ({count.share:.1%})"
-
-
-def _joined(texts: Sequence[str]) -> str:
-    num_more = len(texts) - LABELS
-    return ", ".join(texts[:LABELS]) + (f", ... ({num_more} more)" if num_more > 0 else "")
 
 
 def _example_lines(number: int, example: Example, labels: Sequence[str], label_title: str) -> list[str]:

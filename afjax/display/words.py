@@ -1,4 +1,4 @@
-"""Formats numbers for messages."""
+"""Formats numbers, names and texts for messages."""
 
 from collections.abc import Sequence
 
@@ -30,6 +30,16 @@ def first_of(items: Sequence[str], most: int = 6) -> str:
     """
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
+
+
+def cut(text: str, limit: int) -> str:
+    """Truncates a text to its first ``limit`` characters, followed by an ellipsis.
+
+    Example:
+      >>> cut("loss is nan", 4), cut("loss", 4)
+      ('loss…', 'loss')
+    """
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def one_of(numbers: Sequence[int]) -> str:
