@@ -16,7 +16,7 @@ from afjax.data.notices import blank_rows_notice
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, names_that_fit, pick_task_input
+from afjax.serve.columns import ADAPTER_COLUMN, pick_inputs, pick_task_input
 from afjax.serve.loading import find_artifact, load_routed_model
 from afjax.serve.requests import RowError
 from afjax.serve.routed_model import RoutedModel
@@ -72,19 +72,15 @@ def predict_all(arguments: argparse.Namespace, keep: Mapping[str, str]) -> None:
     given = split_names(arguments.all)
     names = given or servable_names(arguments.store)
     routed = _load(arguments, names)
+
+    def advise(fitting: list[str]) -> str:
+        return f"To predict only with the adapters that fit these rows, pass --all={','.join(fitting)}."
+
     # Tasks can use different columns, so each group of tasks with the same columns gets its own inputs.
-    groups = groups_with_equal_columns(map(routed.task, names))
-    try:
-        inputs_per_group = [[pick_task_input(origin, row, group[0]) for origin, row in rows] for group in groups]
-    except UserError as error:
-        if given:
-            raise
-        fitting = ",".join(names_that_fit(rows, groups))
-        advice = f" To predict only with the adapters that fit these rows, pass --all={fitting}." if fitting else ""
-        raise UserError(f"{error}{advice}") from None
-    _note_blank_rows(inputs_per_group)
+    groups = pick_inputs(rows, map(routed.task, names), None if given else advise)
+    _note_blank_rows([inputs for _, inputs in groups])
     predictions: list[dict[str, Any]] = [{} for _ in rows]
-    for group, inputs in zip(groups, inputs_per_group, strict=True):
+    for group, inputs in groups:
         with _rows_named(rows):
             own_predictions = routed.predict_all(inputs, [task.name for task in group])
         for row_predictions, own in zip(predictions, own_predictions, strict=True):

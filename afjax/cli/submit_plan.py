@@ -14,6 +14,7 @@ from afjax.data.sources.official import OFFICIAL, find_official
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.errors import UserError, did_you_mean
+from afjax.store.artifacts import check_is_store
 from afjax.tasks.by_name import find_task
 from afjax.tasks.load import load_split
 from afjax.tasks.submissions import GLUE, SQUAD, SUPER_GLUE, SUPER_GLUE_OTHERS, Entry, first_label, row_numbers
@@ -62,8 +63,7 @@ def plan(
       UserError: The store or ``data_dir`` does not exist, ``split`` or ``names`` does not fit the benchmark, a task is
         unknown, a head or split is missing, a head's kind or labels do not match its task, or rows cannot be read.
     """
-    if not store.exists(store_folder):
-        raise UserError(f"There is no store at {store_folder}; pass the folder that contains adapters, fusion, heads.")
+    check_is_store(store_folder)
     if not data_dir.is_dir():
         raise UserError(
             f"There is no folder {data_dir}; set --data_dir to the folder that contains the tasks' folders, as in the "

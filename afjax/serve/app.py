@@ -24,7 +24,7 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.serve.batcher import Batcher, ClosedError, Part, PartOutputs, QueueFullError, TooLargeError
 from afjax.serve.bodies import parse_predict, parse_predict_all
-from afjax.serve.columns import ADAPTER_COLUMN, groups_with_equal_columns, names_that_fit, pick_task_input
+from afjax.serve.columns import ADAPTER_COLUMN, pick_inputs, pick_task_input
 from afjax.serve.metrics import Metrics
 from afjax.serve.origins import OriginMiddleware
 from afjax.serve.requests import Sequences, SharedSequences, UnknownTaskError, predict_groups, predict_parts
@@ -217,17 +217,13 @@ class _Service:
             raise HTTPException(404, "No adapter is in service.")
 
         def read() -> list[SharedSequences]:
-            groups = groups_with_equal_columns(map(self._model.task, names))
+            def advise(fitting: list[str]) -> str:
+                return f'To use only adapters that fit, add "adapters": {json.dumps(fitting)}.'
+
             named_rows = [(f"rows[{index}]", row) for index, row in enumerate(rows)]
-            try:
-                inputs = [[pick_task_input(place, row, group[0]) for place, row in named_rows] for group in groups]
-            except UserError as error:
-                fitting = [] if given_names else names_that_fit(named_rows, groups)
-                advice = f' To use only adapters that fit, add "adapters": {json.dumps(fitting)}.' if fitting else ""
-                raise UserError(f"{error}{advice}") from None
             parts = []
-            for group, group_inputs in zip(groups, inputs, strict=True):
-                parts += self._model.read_all(group_inputs, [task.name for task in group])
+            for group, inputs in pick_inputs(named_rows, map(self._model.task, names), None if given_names else advise):
+                parts += self._model.read_all(inputs, [task.name for task in group])
             return parts
 
         groups, outputs = await self._compute(request, self._all_batcher, len(rows) * len(names), read)

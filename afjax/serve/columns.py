@@ -1,6 +1,6 @@
 """Selects each task's columns from rows in data files and HTTP requests."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from afjax.config.tasks import TaskConfig
@@ -32,30 +32,45 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
     return pick_input(f'{place} (for "{task.name}")', values, task.model.task, task.model.text_columns)
 
 
-def names_that_fit(rows: Sequence[tuple[str, Mapping[str, Any]]], groups: Iterable[Sequence[ServedTask]]) -> list[str]:
-    """Returns the names of the tasks that can read all rows.
+def pick_inputs(
+    rows: Sequence[tuple[str, Mapping[str, Any]]],
+    tasks: Iterable[ServedTask],
+    advise: Callable[[list[str]], str] | None = None,
+) -> list[tuple[list[ServedTask], list[Any]]]:
+    """Selects the columns of several tasks from rows.
 
     Args:
       rows: Each row's name in error messages, and its columns.
-      groups: The tasks, grouped by :func:`groups_with_equal_columns`.
+      tasks: The tasks.
+      advise: Formats a sentence for the error message, given the names of the tasks that can read all rows. It is not
+        called if there are none.
+
+    Returns:
+      Groups of tasks that use the same columns, each with the rows as input for its tasks.
+
+    Raises:
+      UserError: A column is missing or has a value of the wrong type.
     """
-
-    def can_read(task: ServedTask) -> bool:
-        try:
-            for place, row in rows:
-                pick_task_input(place, row, task)
-        except UserError:
-            return False
-        return True
-
-    return [task.name for group in groups if can_read(group[0]) for task in group]
-
-
-def groups_with_equal_columns(tasks: Iterable[ServedTask]) -> list[list[ServedTask]]:
-    """Groups tasks that use the same columns of a row."""
 
     def columns(task: ServedTask) -> Hashable:
         config = task.model.task
         return config.kind, config.text_a, config.text_b, config.choices, task.model.text_columns
 
-    return grouped(tasks, columns)
+    def inputs(task: ServedTask) -> list[Any]:
+        return [pick_task_input(place, row, task) for place, row in rows]
+
+    def can_read(task: ServedTask) -> bool:
+        try:
+            inputs(task)
+        except UserError:
+            return False
+        return True
+
+    groups = grouped(tasks, columns)
+    try:
+        return [(group, inputs(group[0])) for group in groups]
+    except UserError as error:
+        fitting = [task.name for group in groups if advise and can_read(group[0]) for task in group]
+        if advise is None or not fitting:
+            raise
+        raise UserError(f"{error} {advise(fitting)}") from None

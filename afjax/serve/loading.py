@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from afjax import store
 from afjax.config.capacity import Capacity
@@ -12,6 +13,7 @@ from afjax.model.stored import NoHeadError, recorded_head
 from afjax.model.task_model import TaskModel
 from afjax.serve.requests import UnknownTaskError
 from afjax.serve.routed_model import RoutedModel
+from afjax.store.artifacts import check_is_store
 from afjax.trunk.pretrained import Trunk
 
 
@@ -63,11 +65,8 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
       trunk: The encoder that the artifact was trained on.
       kind, name: The artifact, from :func:`find_artifact`.
     """
-    if kind == "heads":
-        return load_task_model(store_folder, trunk, head=name)
-    if kind == "adapters":
-        return load_task_model(store_folder, trunk, adapter=name)
-    return load_task_model(store_folder, trunk, fusion=name)
+    options: dict[str, Any] = {kind.removesuffix("s"): name}  # adapter, fusion or head
+    return load_task_model(store_folder, trunk, **options)
 
 
 def find_artifact(store_folder: str | Path, name: str) -> tuple[str, str]:
@@ -113,8 +112,7 @@ def names_with_heads(store_folder: str | Path) -> tuple[list[str], dict[str, str
     Raises:
       UserError: There is no store, or a manifest is damaged.
     """
-    if not store.exists(store_folder):
-        raise UserError(f"There is no store at {store_folder}; use the folder that contains {', '.join(store.KINDS)}.")
+    check_is_store(store_folder)
     stored = {kind: store.names(store_folder, kind) for kind in ("adapters", "fusion")}
     names, left_out = [], {}
     for kind, others in (("adapters", "fusion"), ("fusion", "adapters")):

@@ -23,7 +23,7 @@ from afjax.model.model import trunk_layer_norms, with_layer_norms
 from afjax.model.outputs import Outputs
 from afjax.nn.pooling import pool
 from afjax.serve.forms import HeadForm, SlotForm
-from afjax.trees import AnyArray, Tree
+from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import encode
 from afjax.trunk.layers import UnstackedLayers
@@ -72,7 +72,7 @@ class Plan:
 
 
 def routed_outputs(
-    plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
+    plan: Plan, params: Tree, batch: dict[str, Array], places: Int[Array, "batch banks"]
 ) -> dict[str, Any]:
     """Runs each row with its own adapter or fusion, and its own head.
 
@@ -87,19 +87,15 @@ def routed_outputs(
       ``embedding`` ``[batch, hidden_size]``, and ``heads``, a list with one array per bank of heads, ``[batch,
       num_outputs]`` or ``[batch, length, num_outputs]``. Both are in float32 or wider.
     """
-
-    places = jnp.asarray(places)
     used = (places > 0).any(0)
 
     def run_row(row: Tree, row_places: Array) -> dict[str, Any]:
         return _run_row(plan, params, row, row_places, used)
 
-    return jax.vmap(run_row)(_as_jax(batch), places)
+    return jax.vmap(run_row)(batch, places)
 
 
-def all_outputs(
-    plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "tasks banks"]
-) -> dict[str, Any]:
+def all_outputs(plan: Plan, params: Tree, batch: dict[str, Array], places: Int[Array, "tasks banks"]) -> dict[str, Any]:
     """Runs each row with several tasks.
 
     The layers below the first adapter do not depend on the task, so they are computed once per row.
@@ -111,18 +107,16 @@ def all_outputs(
     Returns:
       The same outputs as :func:`routed_outputs`, with a task axis after the batch axis.
     """
-
-    places = jnp.asarray(places)
     used = (places > 0).any(0)
 
     def run_row(row: Tree) -> dict[str, Any]:
         return jax.vmap(lambda task_places: _run_row(plan, params, row, task_places, used))(places)
 
-    return jax.vmap(run_row)(_as_jax(batch))
+    return jax.vmap(run_row)(batch)
 
 
 def attention_outputs(
-    plan: Plan, params: Tree, batch: Mapping[str, AnyArray], places: Int[AnyArray, "batch banks"]
+    plan: Plan, params: Tree, batch: dict[str, Array], places: Int[Array, "batch banks"]
 ) -> dict[str, Any]:
     """Computes each row's attention over adapters.
 
@@ -134,7 +128,6 @@ def attention_outputs(
       any task has an adapter or a fusion, in ascending order. The adapters of all fusion banks are concatenated, in the
       order of the banks. For banks that a row does not use, the attention is zero.
     """
-    places = jnp.asarray(places)
     used = (places > 0).any(0)
 
     def run_row(row: Tree, row_places: Array) -> dict[str, Any]:
@@ -142,11 +135,7 @@ def attention_outputs(
         averages = Outputs(jnp.zeros(1), attention).row_attention(row["mask"][None])
         return {slot: average[0] for slot, average in averages.items()}
 
-    return jax.vmap(run_row)(_as_jax(batch), places)
-
-
-def _as_jax(batch: Mapping[str, AnyArray]) -> dict[str, Array]:
-    return {name: jnp.asarray(batch[name]) for name in ("tokens", "types", "mask")}
+    return jax.vmap(run_row)(batch, places)
 
 
 def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
