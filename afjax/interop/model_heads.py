@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,16 +54,14 @@ SEQUENCE, CHOICE, TOKEN, SPAN = (
     "ForQuestionAnswering",
 )
 # The model class for each task kind, without the family's prefix.
-CLASS_OF_KIND: Mapping[TaskKind, str] = types.MappingProxyType(
-    {
-        "classification": SEQUENCE,
-        "regression": SEQUENCE,
-        "multi_label": SEQUENCE,
-        "multiple_choice": CHOICE,
-        "tagging": TOKEN,
-        "span": SPAN,
-    }
-)
+CLASS_OF_KIND: Mapping[TaskKind, str] = {
+    "classification": SEQUENCE,
+    "regression": SEQUENCE,
+    "multi_label": SEQUENCE,
+    "multiple_choice": CHOICE,
+    "tagging": TOKEN,
+    "span": SPAN,
+}
 
 _OUTPUT = HeadLayout(("classifier",), HeadConfig(pooling="first", pooler="trunk"))
 _ON_TOKENS = {
@@ -95,19 +92,17 @@ _ELECTRA = {
 _GELU_LAYER = HeadLayout(("pooler.dense", "classifier"), _GELU, (("pooler_hidden_act", "gelu"),))
 _DEBERTA = {SEQUENCE: _GELU_LAYER, CHOICE: _GELU_LAYER, **_ON_TOKENS}
 # Keys are afjax's names of the encoder families. ModernBERT's heads have a LayerNorm, which afjax's heads do not have.
-MODEL_CLASSES: Mapping[str, ModelClasses] = types.MappingProxyType(
-    {
-        "bert": ModelClasses("Bert", "transformers.models.bert.modeling_bert", _BERT),
-        "roberta": ModelClasses("Roberta", "transformers.models.roberta.modeling_roberta", _ROBERTA),
-        "xlm-roberta": ModelClasses("XLMRoberta", "transformers.models.xlm_roberta.modeling_xlm_roberta", _ROBERTA),
-        "camembert": ModelClasses("Camembert", "transformers.models.camembert.modeling_camembert", _ROBERTA),
-        "mpnet": ModelClasses("MPNet", "transformers.models.mpnet.modeling_mpnet", _ROBERTA),
-        "distilbert": ModelClasses("DistilBert", "transformers.models.distilbert.modeling_distilbert", _DISTILBERT),
-        "electra": ModelClasses("Electra", "transformers.models.electra.modeling_electra", _ELECTRA),
-        "deberta-v2": ModelClasses("DebertaV2", "transformers.models.deberta_v2.modeling_deberta_v2", _DEBERTA),
-        "modernbert": ModelClasses("ModernBert", "transformers.models.modernbert.modeling_modernbert", {}),
-    }
-)
+MODEL_CLASSES: Mapping[str, ModelClasses] = {
+    "bert": ModelClasses("Bert", "transformers.models.bert.modeling_bert", _BERT),
+    "roberta": ModelClasses("Roberta", "transformers.models.roberta.modeling_roberta", _ROBERTA),
+    "xlm-roberta": ModelClasses("XLMRoberta", "transformers.models.xlm_roberta.modeling_xlm_roberta", _ROBERTA),
+    "camembert": ModelClasses("Camembert", "transformers.models.camembert.modeling_camembert", _ROBERTA),
+    "mpnet": ModelClasses("MPNet", "transformers.models.mpnet.modeling_mpnet", _ROBERTA),
+    "distilbert": ModelClasses("DistilBert", "transformers.models.distilbert.modeling_distilbert", _DISTILBERT),
+    "electra": ModelClasses("Electra", "transformers.models.electra.modeling_electra", _ELECTRA),
+    "deberta-v2": ModelClasses("DebertaV2", "transformers.models.deberta_v2.modeling_deberta_v2", _DEBERTA),
+    "modernbert": ModelClasses("ModernBert", "transformers.models.modernbert.modeling_modernbert", {}),
+}
 
 
 def check_trunk_fields(layout: HeadLayout, class_name: str, trunk: Trunk, remedy: str = "") -> None:

@@ -1,7 +1,6 @@
 """Maps tasks in the papers' released code to afjax's tasks and labels."""
 
 import dataclasses
-import types
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -18,17 +17,15 @@ from afjax.trees import Tree
 from afjax.trunk.pretrained import Trunk, check_length
 
 # Label names from the benchmark's own files, in the order of get_labels() in both papers' code.
-_LABELS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
-    {
-        "cola": ("unacceptable", "acceptable"),
-        "mnli": ("contradiction", "entailment", "neutral"),
-        "mrpc": ("not_equivalent", "equivalent"),
-        "qnli": ("not_entailment", "entailment"),
-        "qqp": ("not_duplicate", "duplicate"),
-        "rte": ("not_entailment", "entailment"),
-        "sst2": ("negative", "positive"),
-    }
-)
+_LABELS: Mapping[str, tuple[str, ...]] = {
+    "cola": ("unacceptable", "acceptable"),
+    "mnli": ("contradiction", "entailment", "neutral"),
+    "mrpc": ("not_equivalent", "equivalent"),
+    "qnli": ("not_entailment", "entailment"),
+    "qqp": ("not_duplicate", "duplicate"),
+    "rte": ("not_entailment", "entailment"),
+    "sst2": ("negative", "positive"),
+}
 _OUR_NAMES = {"sst": "sst2", "sts": "stsb"}
 
 

@@ -318,7 +318,7 @@ def test_unsupported_compositions_are_refused(bert: Folders, setup: Path, tmp_pa
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "number 3 labels"),
         ({"label2id": {"a": 0, "b": 1, "c": "two"}}, "number 3 labels"),
         ({"label2id": {"a": 0, "": 1, "c": 2}}, "empty label name"),
-        ({"dropout_prob": "much"}, "dropout_prob='much'"),
+        ({"dropout_prob": "much"}, "dropout_prob is 'much'"),
     ],
 )
 def test_unsupported_heads_are_refused(bert: Folders, tmp_path: Path, change: dict[str, Any], expected: str) -> None:

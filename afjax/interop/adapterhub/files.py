@@ -246,18 +246,6 @@ def stacked(
     return {key: np.stack(tensors) for key, tensors in rows.items()}
 
 
-def dropout_rate(settings: Mapping[str, Any], where: str) -> float | None:
-    """Validates and returns the ``dropout_prob`` of a head or a fusion.
-
-    Raises:
-      UserError: The rate is not a number in [0, 1).
-    """
-    rate = settings.get("dropout_prob")
-    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1):
-        raise UserError(f"{where} has dropout_prob={rate!r}; it must be at least 0 and below 1.")
-    return rate
-
-
 # The keys of a manifest's trunk record that :func:`envelope` needs.
 TRUNK_KEYS = ("name", "family", "hidden_size", "num_layers")
 

@@ -7,12 +7,13 @@ import numpy as np
 
 from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import AdapterConfig
-from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.from_dict import check_value, from_dict, to_dict
 from afjax.config.fusion import FusionConfig
+from afjax.config.ranges import Proportion
 from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.interop.adapterhub.families import LibraryFamily
-from afjax.interop.adapterhub.files import OWN, Part, dropout_rate, module_tensors, stacked
+from afjax.interop.adapterhub.files import OWN, Part, module_tensors, stacked
 from afjax.trees import Tree, unflatten
 from afjax.trunk.config import TrunkConfig
 
@@ -176,7 +177,7 @@ def _config(settings: Mapping[str, Any], where: str) -> FusionConfig:
     return FusionConfig(
         value=value,
         # In the library, 0 stands for the trunk's dropout rate.
-        dropout=dropout_rate(settings, where) or None,
+        dropout=check_value(Proportion | None, settings.get("dropout_prob"), f"{where}: dropout_prob") or None,
         regularization=_REGULARIZATION if value and settings.get("regularization", True) else 0.0,
     )
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from afjax.config.from_dict import from_dict, to_dict
+from afjax.config.from_dict import check_value, from_dict, to_dict
 from afjax.config.heads import HeadConfig, stored_head
+from afjax.config.ranges import Proportion
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.errors import UserError
 from afjax.interop.adapterhub.adapter_settings import ACTIVATIONS, TO_ACTIVATIONS
 from afjax.interop.adapterhub.families import LIBRARY_FAMILIES
-from afjax.interop.adapterhub.files import OWN, Part, dropout_rate
+from afjax.interop.adapterhub.files import OWN, Part
 from afjax.interop.heads import HeadRecord, head_params, head_tensors
 from afjax.interop.model_heads import CHOICE, MODEL_CLASSES, SEQUENCE, SPAN, TOKEN, HeadLayout, check_trunk_fields
 from afjax.interop.tensors import check_shapes, linear_shapes
@@ -74,11 +75,12 @@ def read_head(part: Part, name: str, trunk: Trunk) -> tuple[HeadRecord, Tree]:
         if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
             raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
     tensors = _tensors(part, modules, outputs, trunk.config)
+    max_length = own_fields.get("max_length", min(_DEFAULT_LENGTH, trunk.config.max_length))
     record = HeadRecord(
         config=config,
         task=task,
         labels=labels,
-        max_length=_max_length(own_fields, trunk.config, part.where),
+        max_length=check_value(int, max_length, f"{part.where}: {OWN}.max_length"),
         metrics=part.facts.metrics,
         seed=part.facts.seed,
         text_columns=own_fields["text_columns"] if own_fields.get("text_columns") in (1, 2) else None,
@@ -146,13 +148,6 @@ def own_head(record: HeadRecord) -> dict[str, Any]:
     values = to_dict(record.as_exported())
     # The library's settings have the labels.
     return {name: value for name, value in values.items() if name != "labels" and value is not None}
-
-
-def _max_length(own_fields: Mapping[str, Any], trunk: TrunkConfig, where: str) -> int:
-    length = own_fields.get("max_length", min(_DEFAULT_LENGTH, trunk.max_length))
-    if type(length) is not int:
-        raise UserError(f"{where}: {OWN}.max_length is {length!r}; it must be an integer.")
-    return length
 
 
 def _static_settings(part: Part, trunk: Trunk) -> tuple[dict[str, Any], HeadLayout]:
@@ -238,7 +233,7 @@ def _config(settings: Mapping[str, Any], kind: TaskKind, where: str) -> HeadConf
     activation = str(activation or "tanh").lower()
     if activation not in ACTIVATIONS:
         raise UserError(f'{where} has the activation "{activation}"; afjax supports {", ".join(ACTIVATIONS)}.')
-    rate = dropout_rate(settings, where)
+    rate = check_value(Proportion | None, settings.get("dropout_prob"), f"{where}: dropout_prob")
     function = ACTIVATIONS[activation]
     if TASK_KINDS[kind].reads == "tokens":
         return HeadConfig(hidden_layers=hidden, activation=function, dropout=rate)

@@ -4,7 +4,6 @@ PEFT names a tensor after the module that it adapts. An encoder's module names c
 ``weight_names``. The heads' names are in :mod:`afjax.interop.model_heads`.
 """
 
-import types
 from collections.abc import Mapping, Sequence
 
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer
@@ -19,7 +18,7 @@ POOLER = "pooler.dense"
 
 
 # PEFT's task_type for each model class. PEFT has none for multiple choice and records the class name instead.
-TASK_TYPES: Mapping[str, str] = types.MappingProxyType({SEQUENCE: "SEQ_CLS", TOKEN: "TOKEN_CLS", SPAN: "QUESTION_ANS"})
+TASK_TYPES: Mapping[str, str] = {SEQUENCE: "SEQ_CLS", TOKEN: "TOKEN_CLS", SPAN: "QUESTION_ANS"}
 
 
 def peft_family(name: str) -> ModelClasses:
@@ -57,6 +56,15 @@ def module_layers(family: str) -> dict[str, tuple[DenseLayer, ...]]:
 def layer_prefix(family: str, layer: int) -> str:
     """Returns the name prefix of a layer's modules, such as ``encoder.layer.0.``."""
     return f"{ENCODER_FAMILIES[family].weight_names.layer}.{layer}."
+
+
+def dense_places(trunk: TrunkConfig) -> dict[str, tuple[tuple[DenseLayer, ...], int]]:
+    """Maps the names of all layers' modules, without the family's prefix, to their dense layers and their layer."""
+    return {
+        layer_prefix(trunk.family, layer) + module: (names, layer)
+        for layer in range(trunk.num_layers)
+        for module, names in module_layers(trunk.family).items()
+    }
 
 
 def encoder_modules(trunk: TrunkConfig) -> list[str]:

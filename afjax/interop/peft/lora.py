@@ -18,7 +18,7 @@ from afjax.adapters.kind import dense_shape
 from afjax.adapters.kinds import adapter_layers
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
-from afjax.interop.peft.families import POOLER, layer_prefix, module_layers
+from afjax.interop.peft.families import POOLER, dense_places, layer_prefix, module_layers
 from afjax.interop.peft.files import RECORD
 from afjax.interop.peft.scale import Scale, scale_of
 from afjax.interop.peft.settings import PeftSettings
@@ -48,7 +48,7 @@ def lora_shapes(targets: Mapping[str, Scale], trunk: TrunkConfig, prefix: str) -
       trunk: The trunk's config.
       prefix: Name prefix of the encoder's modules.
     """
-    dense = {module: names for module, (names, _) in _places(trunk).items()}
+    dense = {module: names for module, (names, _) in dense_places(trunk).items()}
     shapes: dict[str, tuple[int, ...]] = {}
     for module, scale in targets.items():
         sizes = [(trunk.hidden_size, trunk.hidden_size)]
@@ -89,7 +89,7 @@ def read_lora(
     """
     block_scale = scale_of(settings.rank, settings.alpha, settings.rank_stabilized)
     parts: dict[tuple[DenseLayer, int], _Part] = {}
-    for module, (names, layer) in _places(trunk).items():
+    for module, (names, layer) in dense_places(trunk).items():
         if module in targets:
             down, up = (tensors[f"{prefix}{module}.lora_{letter}.weight"].T for letter in "AB")
             found = _split(_Part(targets[module], down, up), {name: dense_shape(name, trunk)[1] for name in names})
@@ -227,12 +227,3 @@ def merged_pooler(pooler: Tree, scale: Scale, tensors: Mapping[str, np.ndarray],
     change = np.float32(scale.scaling) * (a.T @ b.T)  # [inputs, outputs]
     kernel = np.asarray(pooler["kernel"], np.float32) + change
     return {f"{prefix}{POOLER}.weight": kernel.T, f"{prefix}{POOLER}.bias": np.asarray(pooler["bias"], np.float32)}
-
-
-def _places(trunk: TrunkConfig) -> dict[str, tuple[tuple[DenseLayer, ...], int]]:
-    """Maps module names, without the family's prefix, to their dense layers and their layer."""
-    return {
-        layer_prefix(trunk.family, layer) + module: (names, layer)
-        for layer in range(trunk.num_layers)
-        for module, names in module_layers(trunk.family).items()
-    }

@@ -8,7 +8,7 @@ from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, Proportion, Range
 from afjax.errors import UserError
 from afjax.interop.model_heads import ModelClasses
-from afjax.interop.peft.families import POOLER, TASK_TYPES, encoder_modules, module_layers
+from afjax.interop.peft.families import POOLER, TASK_TYPES, dense_places, encoder_modules, module_layers
 from afjax.interop.peft.patterns import matching
 from afjax.interop.peft.scale import Scale, scale_of
 from afjax.storage.json_files import short_json
@@ -30,9 +30,9 @@ _READ = tuple(
     "layers_to_transform lora_alpha lora_dropout modules_to_save peft_type r rank_pattern revision target_modules "
     "task_type use_rslora".split()
 )
-# Initializations that do not change the base model's weights. Others, such as PiSSA, subtract the initial adapter from
-# the weights every time the adapter is loaded.
-_INITS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
+# Initializations, besides booleans and null, that do not change the base model's weights. Others, such as PiSSA,
+# subtract the initial adapter from the weights every time the adapter is loaded.
+_INITS = ("gaussian", "eva", "orthogonal", "mica")
 _Rank = Annotated[int, Range(least=1, below=2**31)]
 _Alpha = Annotated[float, Range(above=0, below=1e30)]
 
@@ -98,7 +98,13 @@ def read_settings(values: Mapping[str, Any], where: str) -> PeftSettings:
             f"{where} has bias={short_json(values['bias'])}, but afjax's LoRA cannot change the trunk's biases; train "
             'it with bias="none".'
         )
-    _check_init(values.get("init_lora_weights"), where)
+    init = values.get("init_lora_weights")
+    if not (init is None or isinstance(init, bool) or str(init).lower() in _INITS):
+        raise UserError(
+            f"{where} has init_lora_weights={short_json(init)}, which changes the base model's weights when the "
+            "adapter is loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
+            "path_initial_model_for_weight_conversion=...), which needs the adapter from before training."
+        )
 
     def checked(name: str, hint: Any, default: Any = None, *, optional: bool = False) -> Any:
         value = values.get(name, default)
@@ -194,7 +200,7 @@ def read_targets(
     names = [*encoder, *in_head]
     selected = _selected(settings, names, trunk, prefix)
     selected -= _excluded(settings, names)
-    supported = {prefix + module for module in _dense(trunk)} | {prefix + POOLER}
+    supported = {prefix + module for module in dense_places(trunk)} | {prefix + POOLER}
     if not with_head:
         supported |= set(in_head)
     wrong = [name for name in names if name in selected and name not in supported]
@@ -207,7 +213,7 @@ def read_targets(
     targets = [name for name in encoder if name in selected]
     if not targets:
         raise UserError(
-            f"{where}: target_modules {short_json(_listed(settings.target_modules))} selects no module of the trunk, a "
+            f"{where}: target_modules {short_json(settings.target_modules)} selects no module of the trunk, a "
             f"{trunk.family} encoder; use the trunk that the adapter was trained on."
         )
     ranks = _by_pattern(settings.rank_pattern, targets, f"{where}: rank_pattern")
@@ -226,7 +232,7 @@ def _selected(settings: PeftSettings, names: Sequence[str], trunk: TrunkConfig, 
     if isinstance(targets, str):
         if targets.lower() != ALL_LINEAR:
             return matching([targets], names, where=f"{where}: target_modules")[0]
-        linear = {prefix + module for module in (*_dense(trunk), POOLER)}
+        linear = {prefix + module for module in (*dense_places(trunk), POOLER)}
         if trunk.projects_embeddings:
             linear |= {
                 prefix + name.removesuffix(".weight")
@@ -283,23 +289,6 @@ def _by_pattern(pattern: Mapping[str, Any], names: Sequence[str], where: str) ->
     return values
 
 
-def _dense(trunk: TrunkConfig) -> list[str]:
-    """Lists the module names of all dense layers, without the family's prefix."""
-    layer_name = trunk.encoder_family.weight_names.layer
-    modules = module_layers(trunk.family)
-    return [f"{layer_name}.{layer}.{module}" for layer in range(trunk.num_layers) for module in modules]
-
-
-def _check_init(init: Any, where: str) -> None:
-    known = isinstance(init, bool) or init is None or (isinstance(init, str) and init.lower() in _INITS)
-    if not known:
-        raise UserError(
-            f"{where} has init_lora_weights={short_json(init)}, which changes the base model's weights when the "
-            "adapter is loaded. Convert it to plain LoRA with PEFT: save_pretrained(..., "
-            "path_initial_model_for_weight_conversion=...), which needs the adapter from before training."
-        )
-
-
 def _names(value: Any, where: str) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) and value else value or ()
     if not isinstance(values, list | tuple) or not all(isinstance(name, str) and name for name in values):
@@ -309,7 +298,3 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 def _modules(value: Any, where: str) -> str | tuple[str, ...]:
     return value if isinstance(value, str) else _names(value, where)
-
-
-def _listed(targets: str | tuple[str, ...]) -> str | list[str]:
-    return targets if isinstance(targets, str) else list(targets)
