@@ -1,7 +1,7 @@
 """Checks untrusted files (names, manifests, sizes) before anything is written."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 from afjax.config.values import check_name
 from afjax.errors import UserError
@@ -155,12 +155,8 @@ def _is_valid(manifest: Manifest) -> bool:
     digests = [*manifest.files.values(), *(adapter["sha256"] for adapter in manifest.adapters)]
     digests += [record["sha256"]] if record else []
     return (
-        all(_is_digest(digest) for digest in digests)
+        all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
         and len(set(members)) == len(members)
         and bool(members) == (manifest.kind == "fusion")
         and "sha256" in manifest.trunk
     )
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")

@@ -28,10 +28,6 @@ from afjax.storage.paths import error_text
 NamedRows = Iterator[tuple[str, dict[str, Any]]]
 
 
-def _no_label_names(path: Path, column: str) -> tuple[str, ...]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
     """A data file format with named columns.
@@ -48,7 +44,7 @@ class FileFormat:
     ending: str
     read_file: Callable[[Path], NamedRows]
     read_stream: Callable[[IO[bytes], str], NamedRows]
-    label_names: Callable[[Path, str], tuple[str, ...]] = _no_label_names
+    label_names: Callable[[Path, str], tuple[str, ...]] = lambda path, column: ()
     gzipped: bool = False
 
 

@@ -50,14 +50,6 @@ class SplitSource:
     has_questions: bool = True
 
 
-def _never(_: Any) -> bool:
-    return False
-
-
-def _no_files(task: TaskConfig, split: Split) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourceKind:
     """A kind of data source.
@@ -83,9 +75,9 @@ class SourceKind:
     scheme: str
     open_split: Callable[[TaskConfig, Split], SplitSource]
     has_split: Callable[[TaskConfig, Split], bool]
-    split_files: Callable[[TaskConfig, Split], list[str]] = _no_files
-    makes_dev: Callable[[TaskConfig], bool] = _never
-    recognizes: Callable[[Path], bool] = _never
+    split_files: Callable[[TaskConfig, Split], list[str]] = lambda task, split: []
+    makes_dev: Callable[[TaskConfig], bool] = lambda task: False
+    recognizes: Callable[[Path], bool] = lambda folder: False
     shared_form: Callable[[str], str] = str
     portable: bool = False
     text_columns: Sequence[tuple[str, ...]] = TEXT_COLUMNS
