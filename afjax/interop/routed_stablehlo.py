@@ -5,7 +5,6 @@ replace an adapter by overwriting its slot in the arrays. Batch size and length 
 shapes.
 """
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,8 @@ from afjax.errors import UserError
 from afjax.interop.stablehlo import PLATFORMS, check_platforms
 from afjax.serve.program import Plan, routed_outputs
 from afjax.serve.routed_model import RoutedModel
-from afjax.storage.paths import AnyPath, error_text, expanded, is_remote
-from afjax.storage.writing import check_output, replacing
+from afjax.storage.paths import AnyPath, expanded, is_remote
+from afjax.storage.writing import check_output, write_outputs
 from afjax.trees import Tree, leaves_with_paths
 from afjax.trunk.pretrained import check_length
 
@@ -69,24 +68,13 @@ def export_routed(
     places = model.place_all()
     params = model.params()
     arrays = {path: np.asarray(leaf) for path, leaf in leaves_with_paths(params)}
-    targets = {name: expanded(folder) / name for name in (PROGRAM, ARRAYS, DESCRIPTION)}
-    for target in targets.values():
+    targets = [expanded(folder) / name for name in (PROGRAM, ARRAYS, DESCRIPTION)]
+    for target in targets:
         check_output(target, make_folder=True)
     program = _program(model.plan, params, max_length, platforms)
     description = _description(model, places, program, max_length, platforms)
-    contents = {
-        PROGRAM: program,
-        ARRAYS: save(arrays),
-        DESCRIPTION: (json.dumps(description, indent=2) + "\n").encode(),
-    }
-    try:
-        targets[PROGRAM].parent.mkdir(parents=True, exist_ok=True)
-        # Rename the files to their final names only when all are complete.
-        with contextlib.ExitStack() as stack:
-            for name, data in contents.items():
-                stack.enter_context(replacing(targets[name])).write_bytes(data)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error_text(error)}); choose another folder.") from None
+    text = json.dumps(description, indent=2) + "\n"
+    write_outputs(dict(zip(targets, (program, save(arrays), text.encode()), strict=True)))
     return description
 
 

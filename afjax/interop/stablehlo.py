@@ -20,8 +20,8 @@ from jax import Array, export
 from afjax import __version__
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
-from afjax.storage.paths import AnyPath, error_text, expanded, is_remote
-from afjax.storage.writing import check_output, replacing
+from afjax.storage.paths import AnyPath, expanded, is_remote
+from afjax.storage.writing import check_output, write_outputs
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import check_length
@@ -69,13 +69,7 @@ def export_stablehlo(
         check_output(target)
     data, shapes = _serialize(task_model, max_length, platforms)
     contents = _description(task_model, targets[0].name, data, shapes, max_length, platforms)
-    try:
-        # Rename the files to their final names only when both are complete.
-        with replacing(targets[0]) as program, replacing(targets[1]) as description:
-            program.write_bytes(data)
-            description.write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{targets[0]} cannot be written ({error_text(error)}); choose another --output.") from None
+    write_outputs({targets[0]: data, targets[1]: (json.dumps(contents, indent=2) + "\n").encode()})
     return contents
 
 

@@ -10,7 +10,7 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,27 @@ def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_fo
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, contents.encode() if isinstance(contents, str) else contents)
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error_text(error)}). Free up space or choose another --output."
-        ) from None
+        raise _cannot_write(path, error) from None
+
+
+def write_outputs(contents: Mapping[Path, bytes]) -> None:
+    """Writes several output files chosen by the user, like :func:`write_output`.
+
+    The files get their final names only when all are complete. Their folders are created if they do not exist.
+
+    Args:
+      contents: The contents by path.
+
+    Raises:
+      UserError: A file cannot be written.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            for path, data in contents.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(replacing(path)).write_bytes(data)
+    except OSError as error:
+        raise _cannot_write(path, error) from None
 
 
 def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
@@ -110,6 +128,10 @@ def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> 
     target = file if _is_written_directly(file) else folder
     if not os.access(target, os.W_OK):
         raise UserError(f"{path} cannot be written: no permission to write to {target}; choose another --output.")
+
+
+def _cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
+    return UserError(f"{path} cannot be written ({error_text(error)}). Free up space or choose another --output.")
 
 
 def _is_written_directly(path: str | os.PathLike[str]) -> bool:
