@@ -10,7 +10,6 @@ The second and third groups are the task modules of Stickland & Murray 2019, who
 """
 
 import dataclasses
-import types
 from collections.abc import Mapping
 from typing import Literal
 
@@ -24,16 +23,14 @@ Position = Literal["attention", "ffn", "both"]
 # feed-forward network's output layer.
 DenseLayer = Literal["query", "key", "value", "attention_output", "intermediate", "output"]
 # Path of each dense layer within an encoder layer's parameter tree. The first component is also the slot's name.
-DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = types.MappingProxyType(
-    {
-        "query": ("attention", "query"),
-        "key": ("attention", "key"),
-        "value": ("attention", "value"),
-        "attention_output": ("attention", "output"),
-        "intermediate": ("ffn", "intermediate"),
-        "output": ("ffn", "output"),
-    }
-)
+DENSE_LAYERS: Mapping[DenseLayer, tuple[str, str]] = {
+    "query": ("attention", "query"),
+    "key": ("attention", "key"),
+    "value": ("attention", "value"),
+    "attention_output": ("attention", "output"),
+    "intermediate": ("ffn", "intermediate"),
+    "output": ("ffn", "output"),
+}
 LayerNormPlace = Literal["before", "after", "both", "none"]
 
 
@@ -460,35 +457,33 @@ def _check_heads(size: int, num_heads: int) -> None:
 
 
 # Architectures by name, with the papers' settings.
-ADAPTER_PRESETS: Mapping[str, Adapter] = types.MappingProxyType(
-    {
-        # Pfeiffer 2021 (AdapterFusion), section 3.1 and appendix A.2: the best architecture of the search.
-        "pfeiffer": AdapterConfig(),
-        # Houlsby 2019, sections 2.1 and 3.1. Size 64 is the default of the authors' code.
-        "houlsby": AdapterConfig(
-            position="both",
-            pretrained_layer_norm="after",
-            residual_from="sublayer",
-            size=64,
-            activation="gelu_tanh",
-            init="truncated_normal",
-            init_scale=1e-2,
-            layer_norms=True,
-        ),
-        # Stickland & Murray 2019, sections 3.1 to 3.3 and table 3.
-        "pals": PalConfig(),
-        "pals_unshared": PalConfig(size=84, shared_projections=False),
-        "low_rank": LowRankConfig(),
-        "projected_ffn": ProjectedFfnConfig(),
-        "lhuc": LhucConfig(),
-        "top_attention": TopAttentionConfig(),
-        "top_ffn": TopFfnConfig(),
-        "top_ffn_2": TopFfnConfig(hidden_sizes=(252, 252)),
-        "top_layer": TopLayerConfig(),
-        # Hu et al. 2022, section 5.1: query and value matrices, rank 8.
-        "lora": LoraConfig(),
-        "lora_all": LoraConfig(target_modules=tuple(DENSE_LAYERS)),
-        # Liu et al. 2022, section 3.3.
-        "ia3": Ia3Config(),
-    }
-)
+ADAPTER_PRESETS: Mapping[str, Adapter] = {
+    # Pfeiffer 2021 (AdapterFusion), section 3.1 and appendix A.2: the best architecture of the search.
+    "pfeiffer": AdapterConfig(),
+    # Houlsby 2019, sections 2.1 and 3.1. Size 64 is the default of the authors' code.
+    "houlsby": AdapterConfig(
+        position="both",
+        pretrained_layer_norm="after",
+        residual_from="sublayer",
+        size=64,
+        activation="gelu_tanh",
+        init="truncated_normal",
+        init_scale=1e-2,
+        layer_norms=True,
+    ),
+    # Stickland & Murray 2019, sections 3.1 to 3.3 and table 3.
+    "pals": PalConfig(),
+    "pals_unshared": PalConfig(size=84, shared_projections=False),
+    "low_rank": LowRankConfig(),
+    "projected_ffn": ProjectedFfnConfig(),
+    "lhuc": LhucConfig(),
+    "top_attention": TopAttentionConfig(),
+    "top_ffn": TopFfnConfig(),
+    "top_ffn_2": TopFfnConfig(hidden_sizes=(252, 252)),
+    "top_layer": TopLayerConfig(),
+    # Hu et al. 2022, section 5.1: query and value matrices, rank 8.
+    "lora": LoraConfig(),
+    "lora_all": LoraConfig(target_modules=tuple(DENSE_LAYERS)),
+    # Liu et al. 2022, section 3.3.
+    "ia3": Ia3Config(),
+}

@@ -1,7 +1,6 @@
 """Task configs: data source, kind, labels and metric."""
 
 import dataclasses
-import types
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -18,16 +17,14 @@ Metric = Literal[
     "accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "micro_f1", "average_precision"
 ]
 # The default main metric of each kind of task.
-MAIN_METRICS: Mapping[TaskKind, Metric] = types.MappingProxyType(
-    {
-        "classification": "accuracy",
-        "regression": "pearson",
-        "multiple_choice": "accuracy",
-        "span": "f1",
-        "multi_label": "micro_f1",
-        "tagging": "f1",
-    }
-)
+MAIN_METRICS: Mapping[TaskKind, Metric] = {
+    "classification": "accuracy",
+    "regression": "pearson",
+    "multiple_choice": "accuracy",
+    "span": "f1",
+    "multi_label": "micro_f1",
+    "tagging": "f1",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,54 +18,15 @@ def random_bits(key: PRNGKeyArray, shape: Sequence[int]) -> UInt32[Array, "..."]
     For threefry keys, the rounds are unrolled so that XLA can fuse them with the operation that uses the bits. On CPU,
     JAX's loop over the rounds goes through memory five times and takes five times as long.
     """
-    if jax.random.key_impl(key) != "threefry2x32":
+    # With more than 2^32 entries, an index would need two words.
+    if jax.random.key_impl(key) != "threefry2x32" or math.prod(shape) > 2**32:
         return jax.random.bits(key, shape, jnp.uint32)
-    indices = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
-    first, second = _threefry(jax.random.key_data(key), *flat_index(indices, shape))
+    index = jnp.zeros(shape, jnp.uint32)  # row-major
+    for axis in range(len(shape)):
+        stride = jnp.uint32(math.prod(shape[axis + 1 :]) % 2**32)
+        index = index + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
+    first, second = _threefry(jax.random.key_data(key), jnp.zeros_like(index), index)
     return first ^ second
-
-
-def flat_index(
-    indices: Sequence[UInt32[Array, "*shape"]], shape: Sequence[int]
-) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
-    """Computes the 64-bit row-major index of array entries as two uint32 words.
-
-    Two words are needed because a pod's batch may have more than 2^32 attention weights.
-
-    Args:
-      indices: uint32 indices along each axis, all of the same shape.
-      shape: Shape of the indexed array.
-
-    Returns:
-      The high and the low word, both of the shape of the indices.
-    """
-    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    # From this axis on, offsets fit into one word.
-    inner = next(axis for axis in range(len(shape) + 1) if math.prod(shape[axis:]) <= 2**32)
-    high = low = jnp.zeros(indices[0].shape if indices else (), jnp.uint32)
-    for index, stride in zip(indices[inner:], strides[inner:], strict=True):
-        low = low + index * jnp.uint32(stride % 2**32)
-    for index, stride in zip(indices[:inner], strides[:inner], strict=True):
-        upper, lower = _multiply(index, stride % 2**32)
-        low = low + lower
-        # If the sum of the low words overflows, it is less than either addend, and 1 is carried to the high word.
-        high = high + upper + index * jnp.uint32(stride >> 32) + (low < lower)
-    return high, low
-
-
-def _multiply(words: Array, factor: int) -> tuple[Array, Array]:
-    """Multiplies uint32 words by a uint32 factor.
-
-    Returns the products' high and low words. They are computed from 16-bit halves.
-    """
-    half = jnp.uint32(2**16 - 1)
-    upper, lower = words >> 16, words & half
-    factor_upper, factor_lower = jnp.uint32(factor >> 16), jnp.uint32(factor & 0xFFFF)
-    crossed = (upper * factor_lower, lower * factor_upper)
-    lowest = lower * factor_lower
-    middle = (lowest >> 16) + (crossed[0] & half) + (crossed[1] & half)
-    high = upper * factor_upper + (crossed[0] >> 16) + (crossed[1] >> 16) + (middle >> 16)
-    return high, words * jnp.uint32(factor)
 
 
 def _threefry(key: Array, first: Array, second: Array) -> tuple[Array, Array]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import tomllib
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,16 +19,14 @@ from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded, fetched, is_remote, local_path
 
 # Split and column names in TFDS that differ from the defaults.
-TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
-    {
-        "mnli": {"dev": "validation_matched", "test": "test_matched"},
-        "mnli_mismatched": {"dev": "validation_mismatched", "test": "test_mismatched"},
-        # As with the download, dev is one tenth of train. TFDS has already shuffled train.
-        "imdb": {"train": "train[10%:]", "dev": "train[:10%]"},
-        "hellaswag": {"choices": ("endings",)},
-        "cosmosqa": {"text_b": "question", "choices": ("answer0", "answer1", "answer2", "answer3")},
-    }
-)
+TFDS_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "mnli": {"dev": "validation_matched", "test": "test_matched"},
+    "mnli_mismatched": {"dev": "validation_mismatched", "test": "test_mismatched"},
+    # As with the download, dev is one tenth of train. TFDS has already shuffled train.
+    "imdb": {"train": "train[10%:]", "dev": "train[:10%]"},
+    "hellaswag": {"choices": ("endings",)},
+    "cosmosqa": {"text_b": "question", "choices": ("answer0", "answer1", "answer2", "answer3")},
+}
 
 
 def find_task(name: str, data_dir: str | Path = "") -> TaskConfig:

@@ -4,7 +4,6 @@ To add a kind, name it in :mod:`afjax.config.tasks`, write a module with a ``KIN
 :data:`TASK_KINDS`.
 """
 
-import types
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,19 +16,10 @@ from afjax.errors import UserError, did_you_mean
 from afjax.tasks import classification, multi_label, multiple_choice, regression, span, tagging
 from afjax.tasks.kind import KindSpec
 
-TASK_KINDS: Mapping[TaskKind, KindSpec] = types.MappingProxyType(
-    {
-        spec.name: spec
-        for spec in (
-            classification.KIND,
-            regression.KIND,
-            multiple_choice.KIND,
-            span.KIND,
-            multi_label.KIND,
-            tagging.KIND,
-        )
-    }
-)
+TASK_KINDS: Mapping[TaskKind, KindSpec] = {
+    spec.name: spec
+    for spec in (classification.KIND, regression.KIND, multiple_choice.KIND, span.KIND, multi_label.KIND, tagging.KIND)
+}
 
 
 def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "outputs"] | None:

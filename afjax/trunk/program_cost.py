@@ -4,7 +4,6 @@ A run with more padded lengths computes fewer padding tokens, but compiles more 
 """
 
 import dataclasses
-import types
 from collections.abc import Mapping
 
 from afjax.data.lengths import PaddedLengths, ProgramTokens, RunTokens
@@ -28,13 +27,11 @@ class Speed:
 
 # The CPU's values were measured on two vCPUs, with minilm and BERT-base (docs/results.md). Compiling BERT-base's
 # training step for a TPU takes 43 s (docs/scaling.md). All other values are rough estimates.
-SPEEDS: Mapping[str, Speed] = types.MappingProxyType(
-    {
-        "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
-        "gpu": Speed(train_s=1.0, dev_s=0.3, flops_per_s=1e14),
-        "tpu": Speed(train_s=3.5, dev_s=1.0, flops_per_s=1e14),
-    }
-)
+SPEEDS: Mapping[str, Speed] = {
+    "cpu": Speed(train_s=0.6, dev_s=0.15, flops_per_s=1.8e11),
+    "gpu": Speed(train_s=1.0, dev_s=0.3, flops_per_s=1e14),
+    "tpu": Speed(train_s=3.5, dev_s=1.0, flops_per_s=1e14),
+}
 
 
 def program_tokens(trunk: TrunkConfig, platform: str) -> ProgramTokens:

@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax import Array
 
 from afjax.nn.layers import ACTIVATIONS, dense, dropout, gated, gelu, layer_norm, normalize, scale_features, softmax
-from afjax.nn.random_bits import flat_index, random_bits
+from afjax.nn.random_bits import random_bits
 from afjax.trees import Tree, flatten
 from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.pretrained import Trunk
@@ -210,20 +208,6 @@ def test_random_bits_do_not_depend_on_the_default_precision(impl: str) -> None:
         bits_with_x64 = random_bits(key, (3, 5))
     assert bits_with_x64.dtype == jnp.uint32
     np.testing.assert_array_equal(bits, bits_with_x64)
-
-
-@given(
-    shape=st.lists(st.integers(1, 2**31), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) < 2**63),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=50, deadline=None)
-def test_flat_index_is_split_into_two_32_bit_integers(shape: list[int], seed: int) -> None:
-    entries = np.random.default_rng(seed).integers(math.prod(shape), size=5)
-    entries[:2] = (0, math.prod(shape) - 1)
-    indices = [jnp.asarray(index, jnp.uint32) for index in np.unravel_index(entries, shape)]
-    high, low = flat_index(indices, shape)
-    assert (high.dtype, low.dtype) == (jnp.uint32, jnp.uint32)
-    np.testing.assert_array_equal(np.asarray(high, np.uint64) * 2**32 + np.asarray(low, np.uint64), entries)
 
 
 def test_random_bits_can_have_more_than_2_to_the_32_entries() -> None:
