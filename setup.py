@@ -42,7 +42,6 @@ setup(
         # With it, transformers reads SentencePiece models.
         "protobuf>=4.21",
         "safetensors>=0.5",
-        "scikit-learn>=1.5",
         "scipy>=1.13",
         "tabulate[widechars]>=0.10",
         "tensorboardX>=2.6",
@@ -81,6 +80,7 @@ setup(
             "pytest-xdist>=3.6",
             "pyyaml>=6.0",
             "ruff~=0.17.6",  # another version may format differently
+            "scikit-learn>=1.5",  # the reference for scores
             "seqeval>=1.2",
             "setuptools>=65.0",  # Python 3.12 does not come with it
             "types-tabulate",

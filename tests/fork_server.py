@@ -12,7 +12,6 @@ IMPORTS = (
     "orbax.checkpoint",
     "pytest",
     "safetensors.numpy",
-    "sklearn.metrics",
     "transformers",
     # transformers imports these lazily, when it loads the tiny trunk's tokenizer.
     "transformers.models.auto.tokenization_auto",

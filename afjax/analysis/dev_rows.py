@@ -13,6 +13,7 @@ from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.predictions import Predictions
+from afjax.tasks.scores import prediction_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ def evaluate_dev_rows(
     return DevEvaluation(
         num_rows=len(rows),
         digest=rows.digest(),
-        scores=kind.scores(predictions, labels, model.task),
+        scores=prediction_scores(predictions, labels, model.task),
         labels=model.labels if kind.has_classes else (),
         confusion=confusion,
         values=values,

@@ -16,7 +16,6 @@ from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kind import KindSpec, KindText, LabelReading, masked
-from afjax.tasks.metrics import classification_scores
 from afjax.tasks.predictions import Predictions, softmax
 from afjax.tasks.texts import (
     columns_from_lists,
@@ -119,7 +118,6 @@ KIND = KindSpec(
     pick=pick_texts,
     tokenize=tokenize_texts,
     predict=predict,
-    scores=lambda predictions, labels, task: classification_scores(predictions.logits, labels),
     errors=errors,
     weighted=weighted,
     text=KindText(pipeline_tag="text-classification", logits="one per label, in label order"),

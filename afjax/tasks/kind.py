@@ -192,10 +192,9 @@ class KindSpec:
         before a run writes anything.
       tokenize: Tokenizes rows.
       predict: Computes predictions from the logits of all tokenized rows, the task and the label names.
-      scores: Computes all scores of a split from the predictions, its true ``labels`` and the task.
       errors: Computes each row's error from the predictions, true labels and task: the absolute error for numbers,
         otherwise 0 if the prediction is correct and 1 if not.
-      weighted: Prepares the scores as a function of row weights, from the predictions, true labels and task.
+      weighted: Prepares all scores as a function of row weights, from the predictions, true labels and task.
       text: User-facing descriptions of the kind.
     """
 
@@ -220,7 +219,6 @@ class KindSpec:
     check_tokens: Callable[[Any, Any, str], None] = accept
     tokenize: Tokenize
     predict: Callable[[Float[np.ndarray, "rows ..."], TokenizedRows, TaskConfig, Sequence[str]], Predictions]
-    scores: Callable[[Predictions, Any, TaskConfig], dict[str, float]]
     errors: Callable[[Predictions, Any, TaskConfig], Float[np.ndarray, "rows"]]
     weighted: Callable[[Predictions, Any, TaskConfig], Weighted]
     text: KindText

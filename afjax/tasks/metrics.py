@@ -5,12 +5,11 @@ import dataclasses
 import operator
 import re
 import string
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int64
 
 from afjax.data.tags import chunks
 from afjax.display.html import Content, shortened, table
@@ -18,67 +17,10 @@ from afjax.display.tables import table_lines
 from afjax.display.words import counted
 
 
-def classification_scores(
-    logits: Float[np.ndarray, "rows num_labels"], labels: Int[np.ndarray, "rows"]
-) -> dict[str, float]:
-    """Computes the scores of a classification task.
-
-    The scores are ``accuracy``, ``macro_f1``, ``matthews`` and, with two classes, ``f1`` of the class with index 1.
-    ``macro_f1`` averages over the classes that occur in the labels or predictions. Undefined scores are 0.
-
-    Args:
-      logits: One column per class.
-      labels: Indices of the true classes.
-    """
-    from sklearn import metrics
-
-    predictions = logits.argmax(-1)
-    with warnings.catch_warnings():
-        # scikit-learn warns if there is only one label.
-        warnings.simplefilter("ignore")
-        scores = {
-            "accuracy": metrics.accuracy_score(labels, predictions),
-            "macro_f1": metrics.f1_score(labels, predictions, average="macro", zero_division=0),
-            "matthews": metrics.matthews_corrcoef(labels, predictions),
-        }
-        if logits.shape[-1] == 2:
-            scores["f1"] = metrics.f1_score(labels, predictions, labels=[1], average="micro", zero_division=0)
-    return {name: float(value) for name, value in scores.items()}
-
-
-def multi_label_scores(
-    logits: Float[np.ndarray, "rows num_labels"],
-    predicted: Bool[np.ndarray, "rows num_labels"],
-    labels: Float[np.ndarray, "rows num_labels"],
-) -> dict[str, float]:
-    """Computes the scores of a multi-label task.
-
-    ``micro_f1`` pools the counts of all labels. ``macro_f1`` averages over the labels that occur in the true or
-    predicted labels. ``average_precision`` averages over the labels that occur in the true labels, and only depends on
-    the ranking of the logits. ``exact_match`` is the fraction of rows whose labels are all predicted correctly.
-    Undefined scores are 0.
-
-    Args:
-      logits: One column per label.
-      predicted: Mask of the predicted labels.
-      labels: 1 for true labels and 0 for others.
-    """
-    from sklearn import metrics
-
-    right = labels > 0
-    occurs = np.flatnonzero(right.any(0))
-    precisions = [metrics.average_precision_score(right[:, label], logits[:, label]) for label in occurs]
-    return {
-        **label_set_f1(right, predicted),
-        "average_precision": float(np.mean(precisions)) if precisions else 0.0,
-        "exact_match": float((right == predicted).all(-1).mean()),
-    }
-
-
 def label_set_f1(
     right: Bool[np.ndarray, "rows num_labels"], predicted: Bool[np.ndarray, "rows num_labels"]
 ) -> dict[str, float]:
-    """Computes ``micro_f1`` and ``macro_f1`` as in :func:`multi_label_scores`.
+    """Computes ``micro_f1`` and ``macro_f1`` as in :func:`afjax.tasks.weighted_scores.label_set_scores`.
 
     Args:
       right, predicted: Masks of the true and predicted labels.
@@ -107,23 +49,6 @@ def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[s
         num_right = sum(map(operator.eq, predicted_row, right_row))
         counts.append([len(found & wanted), len(found), len(wanted), num_right, len(right_row)])
     return np.array(counts, np.int64)
-
-
-def entity_scores(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Computes ``tag_accuracy``, and ``precision``, ``recall`` and ``f1`` of entities.
-
-    An entity is correct if its type, first word and last word all match, as in ``conlleval``. Undefined scores are 0.
-
-    Args:
-      predicted, right: The predicted and true tags of each row's words.
-    """
-    both, found, wanted, num_right, words = entity_counts(predicted, right).sum(0).tolist()
-    return {
-        "precision": both / found if found else 0.0,
-        "recall": both / wanted if wanted else 0.0,
-        "f1": 2 * both / (found + wanted) if found + wanted else 0.0,
-        "tag_accuracy": num_right / words,
-    }
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -179,24 +104,10 @@ def confusion_matrix(
     return ConfusionMatrix(tuple(names), counts)
 
 
-def regression_scores(predictions: Float[np.ndarray, "rows"], labels: Float[np.ndarray, "rows"]) -> dict[str, float]:
-    """Computes ``pearson``, ``spearman`` and ``mse``. Undefined correlations are 0."""
-    from scipy import stats
-
-    scores = {"pearson": 0.0, "spearman": 0.0, "mse": float(np.mean((predictions - labels) ** 2))}
-    if len(labels) > 1 and np.ptp(predictions) > 0 and np.ptp(labels) > 0:
-        with warnings.catch_warnings():
-            # SciPy warns about nearly constant values.
-            warnings.simplefilter("ignore")
-            scores["pearson"] = float(np.nan_to_num(stats.pearsonr(predictions, labels).statistic))
-            scores["spearman"] = float(np.nan_to_num(stats.spearmanr(predictions, labels).statistic))
-    return scores
-
-
 def span_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]], *, no_answer: bool = False
-) -> dict[str, float]:
-    """Computes SQuAD's official scores, as fractions instead of percentages.
+) -> dict[str, Float64[np.ndarray, "rows"]]:
+    """Computes SQuAD's official scores of each question, as fractions instead of percentages.
 
     Args:
       predictions: One text per question; empty for "no answer".
@@ -205,15 +116,14 @@ def span_scores(
         "the", which are empty after normalization. Version 2 treats them as "no answer"; in version 1.1, their F1 is 0.
 
     Returns:
-      ``exact_match`` and ``f1``, averaged over questions. Each question's score is the maximum over its gold answers.
+      ``exact_match`` and ``f1``. A question's score is the maximum over its gold answers.
     """
-    assert len(predictions) == len(answers) > 0, f"{len(predictions)} predictions, {len(answers)} questions"
     exact, f1 = [], []
     for prediction, texts in zip(predictions, answers, strict=True):
         right = ([text for text in texts if normalize_answer(text)] or [""]) if no_answer else texts
         exact.append(max(normalize_answer(prediction) == normalize_answer(text) for text in right))
         f1.append(max(token_f1(prediction, text, no_answer=no_answer) for text in right))
-    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1))}
+    return {"exact_match": np.array(exact, np.float64), "f1": np.array(f1)}
 
 
 def normalize_answer(text: str) -> str:

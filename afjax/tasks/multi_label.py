@@ -24,7 +24,7 @@ from afjax.data.splits import MultiLabelRows
 from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
-from afjax.tasks.metrics import label_set_f1, multi_label_scores
+from afjax.tasks.metrics import label_set_f1
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.texts import columns_from_lists, given_names, pick_texts, read_columns, text_forms, tokenize_texts
 from afjax.tasks.weighted_scores import Weighted, label_set_scores
@@ -199,13 +199,6 @@ def predicted_sets(predictions: Predictions, task: TaskConfig) -> Bool[np.ndarra
     return predictions.probabilities >= np.float32(task.multi_label.threshold)
 
 
-def scores(
-    predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
-) -> dict[str, float]:
-    """Computes all scores of a split."""
-    return multi_label_scores(predictions.logits, predicted_sets(predictions, task), labels)
-
-
 def errors(
     predictions: Predictions, labels: Float[np.ndarray, "rows num_labels"], task: TaskConfig
 ) -> Float64[np.ndarray, "rows"]:
@@ -264,7 +257,6 @@ KIND = KindSpec(
     pick=pick_texts,
     tokenize=tokenize_texts,
     predict=predict,
-    scores=scores,
     errors=errors,
     weighted=weighted,
     text=KindText(

@@ -80,11 +80,6 @@ def predict(
     )
 
 
-def scores(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> dict[str, float]:
-    """Computes all scores of a split."""
-    return {"accuracy": float(np.mean(predictions.logits.argmax(-1) == labels))}
-
-
 def weighted(predictions: Predictions, labels: Int[np.ndarray, "rows"], task: TaskConfig) -> Weighted:
     """Prepares the scores as a function of row weights."""
     return mean_scores({"accuracy": 1 - errors(predictions, labels, task)})
@@ -104,7 +99,6 @@ KIND = KindSpec(
     pick=pick,
     tokenize=tokenize_texts,
     predict=predict,
-    scores=scores,
     errors=errors,
     weighted=weighted,
     text=KindText(

@@ -14,7 +14,6 @@ from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import Rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
-from afjax.tasks.metrics import regression_scores
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.texts import columns_from_lists, has_labels, pick_texts, read_columns, text_forms, tokenize_texts
 from afjax.tasks.weighted_scores import Weighted, value_scores
@@ -50,11 +49,6 @@ def predict(
     return Predictions(logits, np.zeros((len(logits), 0), np.float32), logits[:, 0].tolist())
 
 
-def scores(predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig) -> dict[str, float]:
-    """Computes all scores of a split."""
-    return regression_scores(predictions.logits[:, 0].astype(np.float64), labels.astype(np.float64))
-
-
 def errors(
     predictions: Predictions, labels: Float[np.ndarray, "rows"], task: TaskConfig
 ) -> Float64[np.ndarray, "rows"]:
@@ -80,7 +74,6 @@ KIND = KindSpec(
     pick=pick_texts,
     tokenize=tokenize_texts,
     predict=predict,
-    scores=scores,
     errors=errors,
     weighted=weighted,
     text=KindText(pipeline_tag="text-classification", logits="the value, on the labels' scale"),

@@ -1,6 +1,7 @@
 """Computes scores from a model's outputs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -8,6 +9,7 @@ from jaxtyping import Float
 from afjax.config.tasks import TaskConfig
 from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kinds import TASK_KINDS
+from afjax.tasks.predictions import Predictions
 
 
 def split_scores(
@@ -24,4 +26,16 @@ def split_scores(
     """
     kind = TASK_KINDS[task.kind]
     assert data.true_labels is not None, "a split without labels is not scored"
-    return kind.scores(kind.predict(logits, data, task, names), data.true_labels, task)
+    return prediction_scores(kind.predict(logits, data, task, names), data.true_labels, task)
+
+
+def prediction_scores(predictions: Predictions, labels: Any, task: TaskConfig) -> dict[str, float]:
+    """Computes all scores of predictions.
+
+    Args:
+      predictions: The predictions of a split.
+      labels: The split's true labels.
+      task: The task.
+    """
+    weighted = TASK_KINDS[task.kind].weighted(predictions, labels, task)
+    return {name: float(value[0]) for name, value in weighted(np.ones((1, len(labels)))).items()}

@@ -104,11 +104,6 @@ def predict(
     )
 
 
-def scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, float]:
-    """Computes all scores of a split."""
-    return span_scores(_texts(predictions), _gold_texts(labels), no_answer=task.span.no_answer)
-
-
 def errors(predictions: Predictions, labels: Answers, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
     """Returns 1 for rows whose answer matches no gold answer and 0 for the others."""
     return 1 - _row_scores(predictions, labels, task)["exact_match"]
@@ -120,15 +115,8 @@ def weighted(predictions: Predictions, labels: Answers, task: TaskConfig) -> Wei
 
 
 def _row_scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, Float64[np.ndarray, "rows"]]:
-    rows = [
-        span_scores([text], [answers], no_answer=task.span.no_answer)
-        for text, answers in zip(_texts(predictions), _gold_texts(labels), strict=True)
-    ]
-    return {name: np.array([row[name] for row in rows]) for name in ("f1", "exact_match")}
-
-
-def _texts(predictions: Predictions) -> list[str]:
-    return [str(label) for label in predictions.labels]
+    texts = [str(label) for label in predictions.labels]
+    return span_scores(texts, _gold_texts(labels), no_answer=task.span.no_answer)
 
 
 def _gold_texts(labels: Answers) -> list[list[str]]:
@@ -149,7 +137,6 @@ KIND = KindSpec(
     check_labels=check_labels,
     tokenize=tokenize_spans,
     predict=predict,
-    scores=scores,
     errors=errors,
     weighted=weighted,
     text=KindText(

@@ -35,7 +35,7 @@ from afjax.data.tokenization import TokenizedRows
 from afjax.display.words import counted
 from afjax.errors import UserError, did_you_mean
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading, masked
-from afjax.tasks.metrics import entity_counts, entity_scores
+from afjax.tasks.metrics import entity_counts
 from afjax.tasks.predictions import Entity, Predictions, softmax
 from afjax.tasks.tag_windows import TokenizedTags, check_words, tokenize_tags
 from afjax.tasks.texts import given_names
@@ -260,11 +260,6 @@ def _entities(rows: TagRows, row: int, tags: Sequence[str], certainties: Float[n
     return found
 
 
-def scores(predictions: Predictions, labels: Tags, task: TaskConfig) -> dict[str, float]:
-    """Computes all scores of a split."""
-    return entity_scores(predicted_tags(predictions), labels)
-
-
 def errors(predictions: Predictions, labels: Tags, task: TaskConfig) -> Float64[np.ndarray, "rows"]:
     """Returns 1 for rows with a wrong or missing entity and 0 for the others."""
     pairs = zip(predicted_tags(predictions), labels, strict=True)
@@ -300,7 +295,6 @@ KIND = KindSpec(
     check_tokens=check_words,
     tokenize=tokenize_tags,
     predict=predict,
-    scores=scores,
     errors=errors,
     weighted=weighted,
     text=KindText(

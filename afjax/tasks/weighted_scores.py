@@ -1,7 +1,7 @@
-"""Vectorized scores of many resamples, as functions of row weights.
+"""Scores as functions of row weights.
 
 A row's weight is the number of times that it occurs in a resample, for example in the paired bootstrap. Weighting gives
-the same scores as repeating the rows.
+the same scores as repeating the rows. With weights of 1, they are the scores of a split.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,10 @@ Weighted = Callable[[Float[np.ndarray, "resamples rows"]], Scores]
 
 
 def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "rows"], num_classes: int) -> Weighted:
-    """Prepares accuracy, macro F1, Matthews correlation and, with two classes, F1.
+    """Prepares ``accuracy``, ``macro_f1``, ``matthews`` and, with two classes, ``f1``.
+
+    ``macro_f1`` averages over the classes that occur in the labels or predictions. ``matthews`` is the Matthews
+    correlation, and ``f1`` is of the class with index 1. Undefined scores are 0.
 
     Args:
       predicted, labels: Each row's predicted and true class index.
@@ -38,7 +41,6 @@ def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "ro
         spread = (total**2 - (true**2).sum(1)) * (total**2 - (given**2).sum(1))
         values = {
             "accuracy": right.sum(1) / total,
-            # Averaged over the classes that occur, as in scikit-learn.
             "macro_f1": f1.sum(1) / (true + given > 0).sum(1),
             "matthews": _ratio(covariance, np.sqrt(spread)),
         }
@@ -52,7 +54,12 @@ def label_set_scores(
     predicted: Bool[np.ndarray, "rows num_labels"],
     labels: Float[np.ndarray, "rows num_labels"],
 ) -> Weighted:
-    """Prepares micro F1, macro F1, average precision and exact match.
+    """Prepares ``micro_f1``, ``macro_f1``, ``average_precision`` and ``exact_match``.
+
+    ``micro_f1`` pools the counts of all labels. ``macro_f1`` averages over the labels that occur in the true or
+    predicted labels. ``average_precision`` averages over the labels that occur in the true labels, and only depends on
+    the ranking of the logits. ``exact_match`` is the fraction of rows whose labels are all predicted correctly.
+    Undefined scores are 0.
 
     Args:
       logits: One column per label.
@@ -83,7 +90,9 @@ def label_set_scores(
 
 
 def entity_weighted_scores(counts: Int[np.ndarray, "rows 5"]) -> Weighted:
-    """Prepares entity-level precision, recall and F1, and tag accuracy.
+    """Prepares ``precision``, ``recall`` and ``f1`` of entities, and ``tag_accuracy``.
+
+    An entity is correct if its type, first word and last word all match, as in ``conlleval``. Undefined scores are 0.
 
     Args:
       counts: The result of :func:`afjax.tasks.metrics.entity_counts`.
@@ -135,13 +144,13 @@ def mean_scores(of_rows: dict[str, Float[np.ndarray, "rows"]]) -> Weighted:
 
 
 def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray, "rows"]) -> Weighted:
-    """Prepares Pearson and Spearman correlation.
+    """Prepares ``pearson``, ``spearman`` and ``mse``. Undefined correlations are 0.
 
     Args:
       predicted, labels: Each row's predicted and true value.
 
     Returns:
-      A function that computes the correlations from row weights.
+      A function that computes these metrics from row weights.
     """
     pair = (np.asarray(predicted, np.float64), np.asarray(labels, np.float64))
     ranks = [_weighted_ranks(values) for values in pair]
@@ -151,6 +160,7 @@ def value_scores(predicted: Float[np.ndarray, "rows"], labels: Float[np.ndarray,
         return {
             "pearson": _correlation(weights, *centered),
             "spearman": _correlation(weights, *(rank(weights) for rank in ranks)),
+            "mse": weights @ (pair[0] - pair[1]) ** 2 / weights.sum(1),
         }
 
     return scores

@@ -14,7 +14,7 @@ from afjax.analysis.paired import Paired
 from afjax.analysis.sides import split_words
 from afjax.config.tasks import TaskConfig
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.metrics import regression_scores
+from tests.reference_scores import regression_scores
 
 
 def model(kind: str, labels: tuple[str, ...] = ()) -> Any:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from afjax.analysis.paired import paired_bootstrap, resample_weights
-from afjax.tasks.metrics import classification_scores, regression_scores
 from afjax.tasks.weighted_scores import class_scores, mean_scores, value_scores
+from tests.reference_scores import classification_scores, regression_scores
 
 RANDOM = np.random.default_rng(0)
 

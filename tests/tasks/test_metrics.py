@@ -11,20 +11,27 @@ from hypothesis import strategies as st
 
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
-from afjax.tasks import multiple_choice
 from afjax.tasks.kinds import check_metric
-from afjax.tasks.metrics import classification_scores, normalize_answer, regression_scores, span_scores
+from afjax.tasks.metrics import normalize_answer, span_scores
 from afjax.tasks.predictions import Predictions
+from afjax.tasks.scores import prediction_scores
 from afjax.tasks.weighted_scores import value_scores
+from tests.reference_scores import unweighted
 
 
-def logits_of(predictions: list[int], num_labels: int) -> np.ndarray:
-    return np.eye(num_labels, dtype=np.float32)[predictions]
+def classification_scores(predictions: list[int], labels: list[int], num_labels: int) -> dict[str, float]:
+    logits = np.eye(num_labels, dtype=np.float32)[predictions]
+    task = TaskConfig(name="t", kind="classification")
+    return prediction_scores(Predictions(logits, logits, list(map(str, predictions))), np.array(labels), task)
+
+
+def regression_scores(predictions: list[float], labels: list[float]) -> dict[str, float]:
+    return unweighted(value_scores(np.array(predictions, np.float32), np.array(labels, np.float32)), len(labels))
 
 
 def test_scores_for_two_labels() -> None:
     # There are 2 true positives, 1 false positive, 1 false negative and 1 true negative.
-    found = classification_scores(logits_of([1, 1, 1, 0, 0], 2), np.array([1, 1, 0, 1, 0]))
+    found = classification_scores([1, 1, 1, 0, 0], [1, 1, 0, 1, 0], 2)
     assert found.keys() == {"accuracy", "f1", "macro_f1", "matthews"}
     assert found["accuracy"] == pytest.approx(3 / 5)
     assert found["f1"] == pytest.approx(2 / 3)
@@ -34,7 +41,7 @@ def test_scores_for_two_labels() -> None:
 
 
 def test_three_labels_have_no_f1() -> None:
-    found = classification_scores(logits_of([0, 1, 2, 2], 3), np.array([0, 1, 2, 1]))
+    found = classification_scores([0, 1, 2, 2], [0, 1, 2, 1], 3)
     assert found.keys() == {"accuracy", "macro_f1", "matthews"}
     assert found["accuracy"] == pytest.approx(3 / 4)
     assert found["macro_f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
@@ -43,19 +50,19 @@ def test_three_labels_have_no_f1() -> None:
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("prediction", [0, 1])
 def test_scores_of_constant_predictions_and_labels(label: int, prediction: int) -> None:
-    found = classification_scores(logits_of([prediction] * 3, 2), np.array([label] * 3))
+    found = classification_scores([prediction] * 3, [label] * 3, 2)
     assert found["accuracy"] == float(label == prediction)
     assert found["f1"] == float(label == prediction == 1)
     assert found["matthews"] == 0.0
 
 
 def test_accuracy_for_a_single_label() -> None:
-    assert classification_scores(logits_of([0, 0], 1), np.array([0, 0]))["accuracy"] == 1.0
+    assert classification_scores([0, 0], [0, 0], 1)["accuracy"] == 1.0
 
 
 def test_regression_scores_equal_hand_computed_values() -> None:
-    predictions = np.array([1.0, 2.0, 3.0, 10.0])
-    found = regression_scores(predictions, np.array([0.0, 1.0, 2.0, 3.0]))
+    predictions = [1.0, 2.0, 3.0, 10.0]
+    found = regression_scores(predictions, [0.0, 1.0, 2.0, 3.0])
     assert found["spearman"] == pytest.approx(1.0)
     assert found["pearson"] == pytest.approx(np.corrcoef(predictions, [0, 1, 2, 3])[0, 1])
     assert found["mse"] == pytest.approx((1 + 1 + 1 + 49) / 4)
@@ -72,7 +79,7 @@ def test_regression_scores_equal_hand_computed_values() -> None:
     ],
 )
 def test_correlations_of_degenerate_input_are_zero(predictions: list[float], labels: list[float]) -> None:
-    found = regression_scores(*(np.array(values, np.float32).astype(np.float64) for values in (predictions, labels)))
+    found = regression_scores(predictions, labels)
     assert found["pearson"] == found["spearman"] == 0.0
 
 
@@ -109,7 +116,7 @@ def test_unsupported_metrics_are_refused(metric: str, kind: str, num_labels: int
 def test_multiple_choice_accuracy() -> None:
     logits = np.array([[0.5, 0.1, -3e38], [0.2, 0.9, 0.3], [1.0, 2.0, 3.0]], np.float32)
     predictions = Predictions(logits, logits, ["0", "1", "2"])
-    found = multiple_choice.scores(predictions, np.array([0, 1, 0]), TaskConfig(name="t", kind="multiple_choice"))
+    found = prediction_scores(predictions, np.array([0, 1, 0]), TaskConfig(name="t", kind="multiple_choice"))
     assert found == {"accuracy": pytest.approx(2 / 3)}
 
 
@@ -152,9 +159,20 @@ def test_squad_scores_of_unanswerable_questions(prediction: str, answers: list[s
     assert span_scores([prediction], [answers], no_answer=True) == {"exact_match": exact, "f1": f1}
 
 
-def test_squad_scores_are_means_over_questions() -> None:
+def test_squad_scores_of_several_questions() -> None:
     found = span_scores(["Paris", "Rome", "of"], [["Paris"], ["London"], ["capital of"]])
-    assert found == {"exact_match": pytest.approx(1 / 3), "f1": pytest.approx((1 + 0 + 2 / 3) / 3)}
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "exact_match": [1, 0, 0],
+        "f1": pytest.approx([1, 0, 2 / 3]),
+    }
+
+
+def test_squad_scores_are_means_over_questions() -> None:
+    logits = np.zeros((2, 4, 2), np.float32)
+    predictions = Predictions(logits, logits, ["Paris", "Rome"])
+    answers = [[("Paris", 0)], [("in Rome", 3)]]
+    found = prediction_scores(predictions, answers, TaskConfig(name="t", kind="span"))
+    assert found == {"exact_match": 0.5, "f1": pytest.approx((1 + 2 / 3) / 2)}
 
 
 def official_f1(prediction: str, answer: str) -> float:

@@ -22,9 +22,10 @@ from afjax.errors import UserError
 from afjax.tasks import multi_label
 from afjax.tasks.kinds import initial_output_bias
 from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
-from afjax.tasks.metrics import multi_label_scores
+from afjax.tasks.metrics import label_set_f1
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.weighted_scores import label_set_scores
+from tests.reference_scores import unweighted
 
 TASK = TaskConfig(name="topics", kind="multi_label")
 NO_DATA = TokenizedRows(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros(1, np.int64), None, 0)
@@ -184,7 +185,7 @@ def test_scores_equal_scikit_learn_and_weighted_scores_equal_repeated_rows(
     logits: np.ndarray, labels: np.ndarray
 ) -> None:
     predicted = logits >= 0
-    scores = multi_label_scores(logits, predicted, labels)
+    scores = unweighted(label_set_scores(logits, predicted, labels), 12)
     assert scores["micro_f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="micro", zero_division=0))
     chosen = labels.any(0) | predicted.any(0)
     f1 = metrics.f1_score(labels, predicted, average=None, zero_division=0)[chosen]
@@ -196,7 +197,7 @@ def test_scores_equal_scikit_learn_and_weighted_scores_equal_repeated_rows(
     weighted = label_set_scores(logits, predicted, labels)(weights)
     for number, row_weights in enumerate(weights.astype(int)):
         rows = np.repeat(np.arange(12), row_weights)
-        repeated = multi_label_scores(logits[rows], predicted[rows], labels[rows])
+        repeated = unweighted(label_set_scores(logits[rows], predicted[rows], labels[rows]), 12)
         for name, score in repeated.items():
             assert weighted[name][number] == pytest.approx(score, abs=1e-9), name
 
@@ -216,10 +217,10 @@ def test_best_threshold_maximizes_the_metric() -> None:
         best = multi_label.best_threshold(logits, labels, metric)
         probabilities = multi_label.sigmoid(logits)
         scores = [
-            multi_label_scores(logits, probabilities >= np.float32(threshold), labels)[metric]
+            label_set_f1(labels > 0, probabilities >= np.float32(threshold))[metric]
             for threshold in multi_label.THRESHOLDS
         ]
-        assert multi_label_scores(logits, probabilities >= np.float32(best), labels)[metric] == max(scores)
+        assert label_set_f1(labels > 0, probabilities >= np.float32(best))[metric] == max(scores)
         assert best < 0.5
     # All thresholds between the two probabilities are equally good. The threshold closest to 0.5 is chosen.
     assert multi_label.best_threshold(np.array([[-4.0], [4.0]]), np.array([[0.0], [1.0]]), "micro_f1") == 0.5

@@ -26,13 +26,15 @@ from afjax.data.tags import chunks, is_tag
 from afjax.errors import UserError
 from afjax.tasks import tagging
 from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
-from afjax.tasks.metrics import entity_counts, entity_scores
+from afjax.tasks.metrics import entity_counts
 from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.tasks.predictions import Entity, Predictions
+from afjax.tasks.scores import prediction_scores
 from afjax.tasks.tag_windows import TokenizedTags, first_tokens, tokenize_tags
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.weighted_scores import entity_weighted_scores
 from afjax.trunk.pretrained import Trunk
+from tests.reference_scores import unweighted
 
 TASK = TaskConfig(name="names", kind="tagging")
 TAGS = st.sampled_from(["O", *(f"{prefix}-{type_}" for prefix in "BIES" for type_ in ("per", "loc"))])
@@ -71,7 +73,7 @@ def test_scores_equal_seqeval_and_weighted_scores_equal_repeated_rows(
     data: st.DataObject, right: list[list[str]]
 ) -> None:
     predicted = [data.draw(st.lists(TAGS, min_size=len(tags), max_size=len(tags))) for tags in right]
-    scores = entity_scores(predicted, right)
+    scores = unweighted(entity_weighted_scores(entity_counts(predicted, right)), len(right))
     expected = {
         "precision": seqeval.precision_score(right, predicted, zero_division=0),
         "recall": seqeval.recall_score(right, predicted, zero_division=0),
@@ -83,7 +85,8 @@ def test_scores_equal_seqeval_and_weighted_scores_equal_repeated_rows(
     weighted = entity_weighted_scores(entity_counts(predicted, right))(weights)
     for number, row_weights in enumerate(weights.astype(int)):
         rows = np.repeat(np.arange(len(right)), row_weights)
-        repeated = entity_scores([predicted[row] for row in rows], [right[row] for row in rows])
+        counts = entity_counts([predicted[row] for row in rows], [right[row] for row in rows])
+        repeated = unweighted(entity_weighted_scores(counts), len(rows))
         assert {name: values[number] for name, values in weighted.items()} == pytest.approx(repeated)
 
 
@@ -268,7 +271,7 @@ def test_predictions_have_tags_per_word_and_entities_with_characters(tiny_trunk:
     assert has_facts(repr(predictions), "2 rows", "per (1)")
     right = [("B-per", "I-per", "O"), ("B-per",)]
     assert tagging.errors(predictions, right, TASK).tolist() == [0, 1]
-    assert tagging.scores(predictions, right, TASK)["recall"] == 0.5
+    assert prediction_scores(predictions, right, TASK)["recall"] == 0.5
     assert Entity("per", "x", 0, 1, 0.5).type == "per"
 
 
