@@ -56,7 +56,7 @@ class ExperimentConfig(Settings, name="config"):
         time, but unrolled layers run faster on CPU and TPU v5p (docs/scaling.md).
       remat: Which activations the backward pass rematerializes: ``none`` rematerializes no activations, ``matmuls`` all
         except matrix products and dropout masks, and ``layers`` all except the layers' inputs. The results do not
-        depend on it.
+        depend on it. It has no effect on adapters on top of the encoder.
       mesh: The device mesh.
     """
 

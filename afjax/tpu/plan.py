@@ -93,13 +93,18 @@ class Plan:
         """Returns the same run with steps that train ``slots`` runs at a time.
 
         Raises:
-          UserError: The number is not positive, or runs with this partition cannot be trained together.
+          UserError: The number is not positive, or runs with this partition or generator cannot be trained together.
         """
         check_value(PositiveInt, slots, "slots")
         if slots > 1 and (self.multitask or self.trained in TRAINS_LAYERS):
             raise UserError(
                 f"slots is {slots}, but runs with the partition {self.trained}"
                 f"{' and several tasks' if self.multitask else ''} cannot be trained together; remove slots."
+            )
+        if slots > 1 and self.settings.prng == "rbg":
+            raise UserError(
+                f"slots is {slots}, but runs with train.prng=rbg cannot be trained together; remove slots or set "
+                "train.prng=threefry2x32."
             )
         return dataclasses.replace(self, slots=slots)
 

@@ -123,7 +123,11 @@ def trained_model(
         max_length=max_length,
         text_columns=train.text_columns,
     )
-    return trained.tune_threshold(splits["dev"]) if task.multi_label.tune_threshold else trained
+    if not task.multi_label.tune_threshold:
+        return trained
+    # A trunk that predicts keeps its parameters on the devices. Other runs use this trunk, so tune with a copy.
+    copied = dataclasses.replace(trained, trunk=dataclasses.replace(trunk))
+    return dataclasses.replace(copied.tune_threshold(splits["dev"]), trunk=trunk)
 
 
 def read_results(folder: epath.Path) -> list[Result]:

@@ -111,9 +111,12 @@ def train_sequential(
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
-        scores.append(_scores(folder / SCORES, models, splits, config.batch_size))
-        # An evaluated model keeps its parameters on the device. A copy does not, so this frees device memory.
-        models = {name: dataclasses.replace(model) for name, model in models.items()}
+        # Evaluated models and their trunk keep their parameters on the devices. Evaluate copies, which are dropped
+        # before the next task is trained.
+        copied = dataclasses.replace(trunk)
+        copies = {name: dataclasses.replace(model, trunk=copied) for name, model in models.items()}
+        scores.append(_scores(folder / SCORES, copies, splits, config.batch_size))
+        del copied, copies
     last = dict(zip(models, scores[-1], strict=True))
     return TaskSequence(
         {name: dataclasses.replace(model, metrics=last[name]) for name, model in models.items()}, scores

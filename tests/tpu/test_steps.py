@@ -70,6 +70,15 @@ def test_invalid_slots_are_refused(tiny_trunk_folder: Path, method: str, slots: 
     assert has_facts(str(refused.value), *facts)
 
 
+def test_slots_are_refused_for_runs_whose_dropout_masks_depend_on_the_step(tiny_trunk_folder: Path) -> None:
+    planned = plan_method(tiny_trunk_folder, "adapter")
+    rbg = dataclasses.replace(planned, settings=dataclasses.replace(planned.settings, prng="rbg"))
+    assert rbg.with_slots(1).slots == 1
+    with pytest.raises(UserError) as refused:
+        rbg.with_slots(4)
+    assert has_facts(str(refused.value), "slots is 4", "rbg", "threefry2x32")
+
+
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
 def test_plan_has_the_shapes_of_the_run(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str

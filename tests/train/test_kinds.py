@@ -201,6 +201,15 @@ def test_tuned_threshold_is_stored(
         models[0]["choice"].tune_threshold(topics["dev"])
 
 
+def test_tuning_a_threshold_leaves_no_copy_of_the_trunk_on_the_devices(
+    tiny_trunk: Trunk, topics: Mapping[str, AnyRows], settings: TrainConfig, tmp_path: Path
+) -> None:
+    trunk, config = dataclasses.replace(tiny_trunk), dataclasses.replace(settings, max_steps=2, eval_every=2)
+    model = train_single(trunk, TOPICS, topics, workdir=tmp_path, config=config)
+    assert model.trunk is trunk
+    assert "_device_params" not in vars(trunk)
+
+
 def test_renamed_model_is_not_compiled_again(
     models: tuple[dict[str, TaskModel], Path], choices: Mapping[str, AnyRows]
 ) -> None:

@@ -194,6 +194,8 @@ def test_sequential_training_evaluates_earlier_tasks_again(tiny_trunk: Trunk, da
     config = dataclasses.replace(CONFIG, max_steps=12)
     given = {"method": Method(partition="full", head=HeadConfig(pooler="trunk")), "config": config, "workdir": tmp_path}
     result = train_sequential(tiny_trunk, TASKS, data, **given)
+    # The evaluations left no copy of the trunk on the devices.
+    assert "_device_params" not in vars(result.models["quantity"].trunk)
     assert [len(row) for row in result.scores] == [1, 2, 3]
     assert list(result.models) == ["quantity", "number", "value"]
     assert len({model.trunk.sha256 for model in result.models.values()}) == 1
