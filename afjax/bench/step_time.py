@@ -27,6 +27,7 @@ from afjax.train.step import init_state, make_eval_step, make_train_step
 from afjax.trees import Tree, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import cast_trunk, init_trunk
+from afjax.trunk.layers import loop_layers
 from afjax.trunk.sizes import trunk_size
 
 Method = Literal["adapter", "fusion", "full"]
@@ -74,7 +75,7 @@ class Case:
       num_adapters: Number of fused adapters.
       batch_size: Rows per step.
       max_length: Number of tokens per row.
-      scan_layers: Whether to compile the layers as one loop.
+      scan_layers: Whether to compile all layers but the last as a loop.
       trunk_dtype: The dtype of the trunk's activations, and of its weights if they are frozen.
     """
 
@@ -105,11 +106,15 @@ def prepare(case: Case) -> Prepared:
     setup = setup.computed(dtype=case.trunk_dtype, scan_layers=case.scan_layers)
     model, key = setup.model, jax.random.key(0)
     trunk_params = init_trunk(named_key(key, "trunk"), config, stacked=case.scan_layers)
-    params = setup.init(key, cast_trunk(trunk_params, case.trunk_dtype))
+    if case.scan_layers:
+        trunk_params = {**trunk_params, "layers": loop_layers(trunk_params["layers"])}
+    params = setup.init(key, trunk_params)
     batch = _synthetic_batch(config.vocab_size, case.batch_size, case.max_length)
     if case.mode == "eval":
+        params = {**params, "trunk": cast_trunk(params["trunk"], case.trunk_dtype)}
         return _prepare_eval(model, model.fold(params), batch)
     trained, frozen = setup.split(params)
+    frozen = {**frozen, "trunk": cast_trunk(frozen.get("trunk", {}), case.trunk_dtype)}
     return _prepare_train(model, trained, model.with_bank(frozen) if case.method == "fusion" else frozen, batch)
 
 

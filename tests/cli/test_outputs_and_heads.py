@@ -1,5 +1,7 @@
 """Tests output to devices and pipes, heads that do not match the loaded model, and empty flags."""
 
+import dataclasses
+import json
 import os
 import stat
 import subprocess
@@ -7,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from facts import has_facts
 
@@ -14,6 +17,7 @@ from afjax import store
 from afjax.bench import step_time as bench
 from afjax.cli.main import main
 from afjax.distributed import host_memory
+from afjax.tpu.program import count_work
 from tests.cli.conftest import Refused
 
 pytestmark = pytest.mark.slow
@@ -181,16 +185,30 @@ def test_peak_memory_is_in_bytes_on_every_platform(monkeypatch: pytest.MonkeyPat
     assert bench.peak_memory_bytes() == 10**6 * scale
 
 
-def test_operations_of_a_loop_over_layers_are_counted_for_every_layer(tiny_trunk_folder: Path) -> None:
+@pytest.mark.parametrize("method", ["adapter", "fusion"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_operations_of_a_loop_over_layers_are_counted_for_every_layer(
+    method: bench.Method, mode: bench.Mode, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    values = json.loads((tiny_trunk_folder / "config.json").read_text())
+    # The loop has three iterations, because it excludes the last layer.
+    (tmp_path / "config.json").write_text(json.dumps({**values, "num_hidden_layers": 4}))
+    sizes: dict[str, Any] = {"num_adapters": 2, "batch_size": 2, "max_length": 8}
+    case = bench.Case(trunk=str(tmp_path), method=method, mode=mode, **sizes)
+    programs = [bench.prepare(dataclasses.replace(case, scan_layers=scan)).compiled for scan in (False, True)]
+    straight, loop = (count_work(program.as_text() or "").matmul_flops for program in programs)
+    assert loop == pytest.approx(straight, rel=0.01)
+
+
+@pytest.mark.parametrize(("method", "trunk_dtype"), [("full", "float32"), ("adapter", "bfloat16")])
+def test_only_frozen_trunks_are_timed_in_bfloat16(
+    method: bench.Method, trunk_dtype: str, tiny_trunk_folder: Path
+) -> None:
     sizes: dict[str, Any] = {"num_adapters": 1, "batch_size": 2, "max_length": 8}
-    straight, loop = (
-        bench.prepare(
-            bench.Case(trunk=str(tiny_trunk_folder), method="adapter", mode="eval", scan_layers=scan_layers, **sizes)
-        ).flops
-        for scan_layers in (False, True)
-    )
-    # Within a loop, the last layer computes all tokens.
-    assert straight < loop < 2 * straight
+    case = bench.Case(trunk=str(tiny_trunk_folder), method=method, mode="train", trunk_dtype="bfloat16", **sizes)
+    (state, frozen, *_), _ = bench.prepare(case).compiled.args_info
+    kernels = [leaf for leaf in jax.tree.leaves((state, frozen)) if leaf.shape == (32, 64)]
+    assert {str(leaf.dtype) for leaf in kernels} == {trunk_dtype}
 
 
 def test_nothing_is_printed_about_pytorch(tiny_trunk_folder: Path) -> None:
