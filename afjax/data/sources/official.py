@@ -6,8 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from afjax.config.tasks import TaskConfig
+from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SourceKind, SplitSource
-from afjax.data.sources.layouts import Layout, Split
+from afjax.data.sources.layouts import Layout, Row, Split
 from afjax.data.sources.official_tasks import OFFICIAL, OfficialTask
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import last_part, local_path
@@ -41,7 +42,7 @@ def read_official(name: str, data_dir: Path, split: Split) -> Iterator[tuple[str
     if split not in splits:
         raise UserError(missing(name, data_dir, folder, split))
     layout, files = splits[split]
-    return layout.read(split, files)
+    return checked(layout.read(split, files), f"The {split} split of {name} in {files[0]}")
 
 
 def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[Layout, tuple[Path, ...]]]]:
@@ -52,13 +53,12 @@ def locate(name: str, data_dir: Path) -> tuple[Path | None, dict[Split, tuple[La
         )
     task = OFFICIAL[name]
     for folder in existing(data_dir, task.folders):
-        # The first layout with files takes precedence.
-        splits: dict[Split, tuple[Layout, tuple[Path, ...]]] = {
-            split: (layout, files)
-            for split in SPLITS
-            for layout in reversed(task.layouts)
-            if (files := layout.find(folder, split))
-        }
+        splits: dict[Split, tuple[Layout, tuple[Path, ...]]] = {}
+        for split in SPLITS:
+            for layout in task.layouts:
+                files = layout.find(folder, split)
+                if files and split not in splits:
+                    splits[split] = layout, files
         if splits:
             return folder, splits
     return None, {}
@@ -100,11 +100,27 @@ def missing(name: str, data_dir: Path, folder: Path | None, split: Split) -> str
     )
 
 
+def checked(rows: Iterator[tuple[str, Row]], source: str) -> Iterator[tuple[str, Row]]:
+    """Yields rows, raising UserError for a duplicate id or an empty split."""
+    ids: set[Any] = set()
+    empty = True
+    for place, row in rows:
+        empty = False
+        if "id" in row:
+            if str(row["id"]) in ids:
+                raise UserError(f"{place} has the id {shorten(row['id'])} of an earlier row; download the file again.")
+            ids.add(str(row["id"]))
+        yield place, row
+    if empty:
+        raise UserError(f"{source} has no rows; download the benchmark's official files again.")
+
+
 def _open_split(task: TaskConfig, split: Split) -> SplitSource:
     name, folder = split_official(task.source)
-    rows, (path, *_) = read_official(name, folder, split), find_official(name, folder)[split]
     # The contexts of these rows include the questions.
-    return SplitSource(f"{name}'s {split} split ({path})", rows, OFFICIAL[name].labels, has_questions=False)
+    return SplitSource(
+        f"{name}'s {split} split", read_official(name, folder, split), OFFICIAL[name].labels, has_questions=False
+    )
 
 
 def _shared_form(location: str) -> str:
