@@ -80,7 +80,7 @@ setup(
             "pytest-xdist>=3.6",
             "pyyaml>=6.0",
             "ruff~=0.17.6",  # another version may format differently
-            "scikit-learn>=1.5",  # the reference for scores
+            "scikit-learn>=1.5",  # a reference in tests
             "seqeval>=1.2",
             "setuptools>=65.0",  # Python 3.12 does not come with it
             "types-tabulate",

@@ -6,13 +6,6 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics
 
-from afjax.tasks.weighted_scores import Weighted
-
-
-def unweighted(weighted: Weighted, num_rows: int) -> dict[str, float]:
-    """Computes scores in which all rows have the weight 1."""
-    return {name: float(values[0]) for name, values in weighted(np.ones((1, num_rows))).items()}
-
 
 def classification_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Computes the scores of a classification task with scikit-learn."""

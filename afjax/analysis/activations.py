@@ -103,9 +103,9 @@ def mean_activations(
     data = task_model.tokenized(rows)
     means: dict[str, dict[str, np.ndarray]] = {}
     for slot, values in task_model.over_rows(_row_step, data, batch_size=batch_size).items():
-        weights = data.per_row(values)
+        weights = data.per_row(values)  # [rows, filled_layers, num_adapters]
         means[slot] = {
-            group: _all_layers(task_model, slot, weights[mask].mean(0, dtype=np.float64))
+            group: _all_layers(task_model, slot, weights.mean(0, dtype=np.float64, where=mask[:, None, None]))
             for group, mask in groups.items()
         }
     return Activations(

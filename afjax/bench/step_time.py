@@ -114,7 +114,8 @@ def prepare(case: Case) -> Prepared:
         params = {**params, "trunk": cast_trunk(params["trunk"], case.trunk_dtype)}
         return _prepare_eval(model, model.fold(params), batch)
     trained, frozen = setup.split(params)
-    frozen = {**frozen, "trunk": cast_trunk(frozen.get("trunk", {}), case.trunk_dtype)}
+    if "trunk" in frozen:
+        frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], case.trunk_dtype)}
     return _prepare_train(model, trained, model.with_bank(frozen) if case.method == "fusion" else frozen, batch)
 
 

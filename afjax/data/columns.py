@@ -130,7 +130,7 @@ def missing_column(place: str, name: str, columns: Iterable[Any], setting: str =
 
 
 def listing(columns: Iterable[Any]) -> str:
-    """Formats the names of columns or labels for an error message.
+    """Formats column names for an error message.
 
     Long names are truncated, because the "names" of a file without a header are the texts of its first row.
     """

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import Columns, is_null, is_visible, is_visible_or_blank, listing, no_labels
+from afjax.data.columns import Columns, is_null, is_visible, is_visible_or_blank, no_labels
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
@@ -29,6 +29,9 @@ from afjax.storage.json_files import read_existing_json
 
 _NUMBERED = re.compile(r"[^\W\d]*([0-9]{1,9})[^\W\d]*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+
+# Maximum number of label names in an error message.
+_SHOWN = 20
 
 
 def read_label_names(path: Path) -> tuple[str, ...]:
@@ -128,7 +131,7 @@ def _class_name(place: str, label: Any, names: Sequence[str], *, as_number: bool
     if not 0 <= label < len(names):
         raise UserError(
             f"{place} has the label {label}, but the dataset has {len(names)} label names "
-            f"({listing(names)}); correct the dataset."
+            f"({', '.join(names[:_SHOWN])}); correct the dataset."
         )
     return label if as_number else names[label]
 
@@ -178,8 +181,11 @@ def note_indices(columns: Columns, names: Sequence[str]) -> None:
     """
     indices = {str(index) for index in range(len(names))}
     if indices_are_clear(names) and any(str(label) in indices for label in columns.labels or ()):
-        numbered = listing(f"{index} = {name}" for index, name in enumerate(names))
-        print_line(f"Note: The integers in {columns.source} are read as the indices of the head's labels: {numbered}.")
+        listing = ", ".join(f"{index} = {name}" for index, name in enumerate(names[:_SHOWN]))
+        print_line(
+            f"Note: The integers in {columns.source} are read as the indices of the head's labels: {listing}"
+            f"{', ...' if len(names) > _SHOWN else ''}."
+        )
 
 
 def indices_are_clear(names: Sequence[str]) -> bool:
@@ -257,12 +263,13 @@ def _is_integer(name: str) -> bool:
 def _unknown_label(name: str, names: Sequence[str], *, listed: bool, has_indices: bool) -> str:
     """Formats the end of an error message about an unknown label."""
     alike = [other for other in names if spelling(other) == spelling(name)]
+    listing = f"{', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
     if alike:
         return (
-            f"the label {_escaped(name)}, but the labels ({listing(names)}) include {_escaped(alike[0])}. They differ "
-            "only in spelling; use the same spelling for both."
+            f"the label {_escaped(name)}, but the labels ({listing}) include {_escaped(alike[0])}. They differ only in "
+            "spelling; use the same spelling for both."
         )
-    text = f"the label {shorten(name)}; the labels are {listing(names)}"
+    text = f"the label {shorten(name)}; the labels are {listing}"
     if has_indices:
         text += f", or their indices 0 to {len(names) - 1}"
     text += f".{did_you_mean(name, names)}"

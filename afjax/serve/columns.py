@@ -70,7 +70,9 @@ def pick_inputs(
     try:
         return [(group, inputs(group[0])) for group in groups]
     except UserError as error:
-        fitting = [task.name for group in groups if advise and can_read(group[0]) for task in group]
-        if advise is None or not fitting:
+        if advise is None:
+            raise
+        fitting = [task.name for group in groups if can_read(group[0]) for task in group]
+        if not fitting:
             raise
         raise UserError(f"{error} {advise(fitting)}") from None

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from afjax import store
 from afjax.config.capacity import Capacity
@@ -65,8 +64,11 @@ def load_model(store_folder: str | Path, trunk: Trunk, kind: str, name: str) -> 
       trunk: The encoder that the artifact was trained on.
       kind, name: The artifact, from :func:`find_artifact`.
     """
-    options: dict[str, Any] = {kind.removesuffix("s"): name}  # adapter, fusion or head
-    return load_task_model(store_folder, trunk, **options)
+    if kind == "heads":
+        return load_task_model(store_folder, trunk, head=name)
+    if kind == "adapters":
+        return load_task_model(store_folder, trunk, adapter=name)
+    return load_task_model(store_folder, trunk, fusion=name)
 
 
 def find_artifact(store_folder: str | Path, name: str) -> tuple[str, str]:

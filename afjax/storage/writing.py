@@ -109,7 +109,8 @@ def write_outputs(contents: Mapping[Path, bytes]) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(replacing(path)).write_bytes(data)
     except OSError as error:
-        raise _cannot_write(path, error) from None
+        # The files are renamed together, so the error can be of any of them.
+        raise _cannot_write(" or ".join(map(str, contents)), error) from None
 
 
 def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:

@@ -75,7 +75,9 @@ def read(folder: epath.Path, manifest: Manifest, where: str) -> Tree:
     except UserError:
         raise
     except Exception as error:  # Orbax and TensorStore raise various exceptions for unreadable files.
-        raise UserError(f"{where} cannot be read ({error_text(error)}); {REPAIR}.") from error
+        # Not error_text, which would leave out the path of an OSError.
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{where} cannot be read ({reason}); {REPAIR}.") from error
     _check_leaves(params, manifest, where)
     return params
 

@@ -1,4 +1,4 @@
-"""Metrics of each kind of task."""
+"""Confusion matrices, entity counts and SQuAD's scores of each question."""
 
 import collections
 import dataclasses
@@ -9,28 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int, Int64
+from jaxtyping import Float, Float64, Int, Int64
 
 from afjax.data.tags import chunks
 from afjax.display.html import Content, shortened, table
 from afjax.display.tables import table_lines
 from afjax.display.words import counted
-
-
-def label_set_f1(
-    right: Bool[np.ndarray, "rows num_labels"], predicted: Bool[np.ndarray, "rows num_labels"]
-) -> dict[str, float]:
-    """Computes ``micro_f1`` and ``macro_f1`` as in :func:`afjax.tasks.weighted_scores.label_set_scores`.
-
-    Args:
-      right, predicted: Masks of the true and predicted labels.
-    """
-    true, total = (right & predicted).sum(0), right.sum(0) + predicted.sum(0)  # [labels]
-    f1 = 2 * true[total > 0] / total[total > 0]
-    return {
-        "micro_f1": float(2 * true.sum() / total.sum()) if total.any() else 0.0,
-        "macro_f1": float(f1.mean()) if len(f1) else 0.0,
-    }
 
 
 def entity_counts(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> Int64[np.ndarray, "rows 5"]:

@@ -24,10 +24,9 @@ from afjax.data.splits import MultiLabelRows
 from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
 from afjax.tasks.kind import KindSpec, KindText, LabelReading
-from afjax.tasks.metrics import label_set_f1
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.texts import columns_from_lists, given_names, pick_texts, read_columns, text_forms, tokenize_texts
-from afjax.tasks.weighted_scores import Weighted, label_set_scores
+from afjax.tasks.weighted_scores import Weighted, label_set_f1, label_set_scores, unweighted
 from afjax.trees import AnyArray
 
 # Candidate thresholds for tuning.
@@ -227,8 +226,8 @@ def best_threshold(
     probabilities = sigmoid(logits)
 
     def quality(threshold: float) -> tuple[float, float]:
-        score = label_set_f1(labels > 0, probabilities >= np.float32(threshold))[chosen_metric]
-        return score, -abs(threshold - 0.5)
+        f1 = label_set_f1(labels > 0, probabilities >= np.float32(threshold))
+        return unweighted(f1, len(labels))[chosen_metric], -abs(threshold - 0.5)
 
     return max(THRESHOLDS, key=quality)
 

@@ -10,6 +10,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.tokenization import TokenizedRows
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.predictions import Predictions
+from afjax.tasks.weighted_scores import unweighted
 
 
 def split_scores(
@@ -37,5 +38,4 @@ def prediction_scores(predictions: Predictions, labels: Any, task: TaskConfig) -
       labels: The split's true labels.
       task: The task.
     """
-    weighted = TASK_KINDS[task.kind].weighted(predictions, labels, task)
-    return {name: float(value[0]) for name, value in weighted(np.ones((1, len(labels)))).items()}
+    return unweighted(TASK_KINDS[task.kind].weighted(predictions, labels, task), len(labels))

@@ -5,6 +5,7 @@ the same scores as repeating the rows. With weights of 1, they are the scores of
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Shaped
@@ -13,6 +14,11 @@ from jaxtyping import Bool, Float, Float64, Int, Shaped
 Scores = dict[str, Float64[np.ndarray, "resamples"]]
 # Computes scores from row weights.
 Weighted = Callable[[Float[np.ndarray, "resamples rows"]], Scores]
+
+
+def unweighted(weighted: Weighted, num_rows: int) -> dict[str, float]:
+    """Computes the scores of a split, in which each row has the weight 1."""
+    return {name: float(values[0]) for name, values in weighted(np.ones((1, num_rows))).items()}
 
 
 def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "rows"], num_classes: int) -> Weighted:
@@ -28,12 +34,18 @@ def class_scores(predicted: Int[np.ndarray, "rows"], labels: Int[np.ndarray, "ro
     Returns:
       A function that computes these metrics from row weights.
     """
-    # One-hot classes, [rows, classes].
-    is_true, is_given = (np.eye(num_classes)[classes] for classes in (labels, predicted))
-    is_right = is_true * (labels == predicted)[:, None]
+    from scipy import sparse
+
+    rows, ones = np.arange(len(labels)), np.ones(len(labels))
+
+    def one_hot(classes: Int[np.ndarray, "rows"], values: Float[np.ndarray, "rows"]) -> Any:  # [rows, classes]
+        return sparse.csr_array((values, (rows, classes)), shape=(len(rows), num_classes))
+
+    is_true, is_given = one_hot(labels, ones), one_hot(predicted, ones)
+    is_right = one_hot(labels, (labels == predicted).astype(float))
 
     def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
-        true, given, right = (weights @ rows for rows in (is_true, is_given, is_right))  # [resamples, classes]
+        true, given, right = (weights @ each for each in (is_true, is_given, is_right))  # [resamples, classes]
         total = true.sum(1)
         f1 = _ratio(2 * right, true + given)
         # Multi-class Matthews correlation (Gorodkin 2004).
@@ -70,20 +82,42 @@ def label_set_scores(
       A function that computes these metrics from row weights.
     """
     right = labels > 0
+    f1, exact = label_set_f1(right, predicted), (right == predicted).all(-1).astype(float)
+    occurring = np.flatnonzero(right.any(0))
+    precisions = [_average_precision(logits[:, index], right[:, index]) for index in occurring]
+
+    def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
+        has_rows = weights @ right[:, occurring].astype(float) > 0  # [resamples, occurring]
+        average = np.zeros(has_rows.shape)
+        for number, precision in enumerate(precisions):
+            average[:, number] = precision(weights)
+        return {
+            **f1(weights),
+            "average_precision": _ratio(np.where(has_rows, average, 0).sum(1), has_rows.sum(1)),
+            "exact_match": weights @ exact / weights.sum(1),
+        }
+
+    return scores
+
+
+def label_set_f1(
+    right: Bool[np.ndarray, "rows num_labels"], predicted: Bool[np.ndarray, "rows num_labels"]
+) -> Weighted:
+    """Prepares ``micro_f1`` and ``macro_f1`` as in :func:`label_set_scores`.
+
+    Args:
+      right, predicted: Masks of the true and predicted labels.
+
+    Returns:
+      A function that computes these metrics from row weights.
+    """
     both, either = (right & predicted).astype(float), right.astype(float) + predicted
-    exact = (right == predicted).all(-1).astype(float)
-    precisions = [_average_precision(logits[:, index], right[:, index]) for index in range(right.shape[1])]
 
     def scores(weights: Float[np.ndarray, "resamples rows"]) -> Scores:
         true, total = weights @ both, weights @ either  # [resamples, labels]
-        occurs = total > 0
-        has_rows = weights @ right.astype(float) > 0
-        average = np.stack([precision(weights) for precision in precisions], -1)
         return {
             "micro_f1": _ratio(2 * true.sum(1), total.sum(1)),
-            "macro_f1": _ratio(_ratio(2 * true, total).sum(1), occurs.sum(1)),
-            "average_precision": _ratio(np.where(has_rows, average, 0).sum(1), has_rows.sum(1)),
-            "exact_match": weights @ exact / weights.sum(1),
+            "macro_f1": _ratio(_ratio(2 * true, total).sum(1), (total > 0).sum(1)),
         }
 
     return scores
@@ -117,9 +151,9 @@ def _average_precision(
     logits: Float[np.ndarray, "rows"], right: Bool[np.ndarray, "rows"]
 ) -> Callable[[Float[np.ndarray, "resamples rows"]], Float64[np.ndarray, "resamples"]]:
     """Returns a function that computes a label's average precision from row weights."""
-    order = np.argsort(-logits, kind="stable")
+    order = np.argsort(-logits, kind="stable").astype(np.int32)
     # Rows with equal logits share one threshold, at the last of these rows.
-    ends = np.append(np.flatnonzero(np.diff(logits[order])), len(order) - 1)
+    ends = np.append(np.flatnonzero(np.diff(logits[order])), len(order) - 1).astype(np.int32)
 
     def precision(weights: Float[np.ndarray, "resamples rows"]) -> Float64[np.ndarray, "resamples"]:
         ordered = weights[:, order]

@@ -96,7 +96,7 @@ def _bytes_written_by(fused: Computation, name: str) -> list[int]:
     instruction = fused.instructions[name]
     if _is_view(instruction):
         return _bytes_written_by(fused, instruction.operands[0])
-    # Such an array is passed on without being written.
+    # Parameters and the results of asynchronous starts are passed on without being written.
     is_passed_on = instruction.opcode == "parameter" or call_target(instruction) == "AsyncCollectiveStart"
     # A gathered array is written once; it is counted for the fusion that completes the collective.
     if is_passed_on or gather_chain(instruction):

@@ -63,9 +63,14 @@ class Work:
     uncounted: tuple[str, ...] = ()
 
     def __add__(self, other: "Work") -> "Work":
-        names = [field.name for field in dataclasses.fields(Work)]
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Work(**{**sums, "uncounted": tuple(sorted({*self.uncounted, *other.uncounted}))})
+        return Work(
+            flops=self.flops + other.flops,
+            matmul_flops=self.matmul_flops + other.matmul_flops,
+            bytes_accessed=self.bytes_accessed + other.bytes_accessed,
+            hbm_bytes=self.hbm_bytes + other.hbm_bytes,
+            collectives=self.collectives + other.collectives,
+            uncounted=tuple(sorted({*self.uncounted, *other.uncounted})),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

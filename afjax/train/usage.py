@@ -61,7 +61,7 @@ def read_usage(folder: epath.Path) -> dict[str, Any]:
         usage = read_json(folder / USAGE) or {}
     except UserError:
         return {}
-    # JSON's numbers are finite.
+    # read_json refuses NaN and infinity.
     return {
         key: value for key, value in usage.items() if key == "devices" or (type(value) in (int, float) and value >= 0)
     }

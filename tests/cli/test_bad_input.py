@@ -340,8 +340,8 @@ def test_fusing_adapters_with_different_slots_is_refused(
 ) -> None:
     trunk, config = load_trunk(str(tiny_trunk_folder)), AdapterConfig(position="both")
     tree = new_adapter(jax.random.key(0), "second", config, trunk.config, trunk.params)
-    shared = {"config": to_dict(config), "trunk": trunk.identity(), "overwrite": True}
-    artifacts.save(store, artifacts.Draft("adapters", "second", tree, **shared))
+    draft = artifacts.Draft("adapters", "second", tree, config=to_dict(config), trunk=trunk.identity())
+    artifacts.save(store, draft, overwrite=True)
     words = [train[1].removesuffix(":recipe=single"), train[2], f"--store={store}", "--config.name=new"]
     assert has_facts(refused("train", *words), '"first"', '"second"', "slots")
 

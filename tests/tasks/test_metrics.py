@@ -15,8 +15,7 @@ from afjax.tasks.kinds import check_metric
 from afjax.tasks.metrics import normalize_answer, span_scores
 from afjax.tasks.predictions import Predictions
 from afjax.tasks.scores import prediction_scores
-from afjax.tasks.weighted_scores import value_scores
-from tests.reference_scores import unweighted
+from afjax.tasks.weighted_scores import unweighted, value_scores
 
 
 def classification_scores(predictions: list[int], labels: list[int], num_labels: int) -> dict[str, float]:

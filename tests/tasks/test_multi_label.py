@@ -22,10 +22,8 @@ from afjax.errors import UserError
 from afjax.tasks import multi_label
 from afjax.tasks.kinds import initial_output_bias
 from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
-from afjax.tasks.metrics import label_set_f1
 from afjax.tasks.predictions import Predictions
-from afjax.tasks.weighted_scores import label_set_scores
-from tests.reference_scores import unweighted
+from afjax.tasks.weighted_scores import label_set_scores, unweighted
 
 TASK = TaskConfig(name="topics", kind="multi_label")
 NO_DATA = TokenizedRows(np.zeros(0, np.int32), np.zeros(0, np.int8), np.zeros(1, np.int64), None, 0)
@@ -217,10 +215,11 @@ def test_best_threshold_maximizes_the_metric() -> None:
         best = multi_label.best_threshold(logits, labels, metric)
         probabilities = multi_label.sigmoid(logits)
         scores = [
-            label_set_f1(labels > 0, probabilities >= np.float32(threshold))[metric]
+            unweighted(label_set_scores(logits, probabilities >= np.float32(threshold), labels), 200)[metric]
             for threshold in multi_label.THRESHOLDS
         ]
-        assert label_set_f1(labels > 0, probabilities >= np.float32(best))[metric] == max(scores)
+        found = label_set_scores(logits, probabilities >= np.float32(best), labels)
+        assert unweighted(found, 200)[metric] == max(scores)
         assert best < 0.5
     # All thresholds between the two probabilities are equally good. The threshold closest to 0.5 is chosen.
     assert multi_label.best_threshold(np.array([[-4.0], [4.0]]), np.array([[0.0], [1.0]]), "micro_f1") == 0.5

@@ -32,9 +32,8 @@ from afjax.tasks.predictions import Entity, Predictions
 from afjax.tasks.scores import prediction_scores
 from afjax.tasks.tag_windows import TokenizedTags, first_tokens, tokenize_tags
 from afjax.tasks.tokenize import tokenize
-from afjax.tasks.weighted_scores import entity_weighted_scores
+from afjax.tasks.weighted_scores import entity_weighted_scores, unweighted
 from afjax.trunk.pretrained import Trunk
-from tests.reference_scores import unweighted
 
 TASK = TaskConfig(name="names", kind="tagging")
 TAGS = st.sampled_from(["O", *(f"{prefix}-{type_}" for prefix in "BIES" for type_ in ("per", "loc"))])

@@ -70,7 +70,7 @@ def test_invalid_slots_are_refused(tiny_trunk_folder: Path, method: str, slots: 
     assert has_facts(str(refused.value), *facts)
 
 
-def test_slots_are_refused_for_runs_whose_dropout_masks_depend_on_the_step(tiny_trunk_folder: Path) -> None:
+def test_slots_are_refused_with_the_generator_rbg(tiny_trunk_folder: Path) -> None:
     planned = plan_method(tiny_trunk_folder, "adapter")
     rbg = dataclasses.replace(planned, settings=dataclasses.replace(planned.settings, prng="rbg"))
     assert rbg.with_slots(1).slots == 1

@@ -395,8 +395,9 @@ def test_stored_source_needs_no_rows_and_its_digest_is_recorded(
     renamed = dataclasses.replace(config.sources[0], task=dataclasses.replace(config.sources[0].task, name="three"))
     assert "three" in refusal(dataclasses.replace(config, sources=(renamed,)), tmp_path, **shared)
     manifest, tree = store.read_manifest(store_folder, "adapters", "one"), load_adapter(store_folder, "one")[1]
-    kept = {"config": manifest.config, "trunk": manifest.trunk, "overwrite": True}
-    store.save(store_folder, store.Draft("adapters", "one", jax.tree.map(lambda leaf: leaf + 1, tree), **kept))
+    changed = jax.tree.map(lambda leaf: leaf + 1, tree)
+    draft = store.Draft("adapters", "one", changed, config=manifest.config, trunk=manifest.trunk)
+    store.save(store_folder, draft, overwrite=True)
     assert has_facts(refusal(config, tmp_path, **shared), "adapter one ", "changed")
     shutil.rmtree(store_folder / "adapters" / "one")
     assert has_facts(refusal(config, tmp_path, **shared), "missing", "(one)")

@@ -490,8 +490,8 @@ def test_stored_fusion_with_changed_adapters_is_refused(fused: tuple[TaskModel, 
     shutil.copytree(folder / "store", again)
     config = AdapterConfig(size=3)
     tree = new_adapter(jax.random.key(5), "first", config, tiny_trunk.config, tiny_trunk.params)
-    shared: dict[str, Any] = {"config": to_dict(config), "trunk": tiny_trunk.identity(), "overwrite": True}
-    artifacts.save(again, artifacts.Draft("adapters", "first", tree, **shared))
+    draft = artifacts.Draft("adapters", "first", tree, config=to_dict(config), trunk=tiny_trunk.identity())
+    artifacts.save(again, draft, overwrite=True)
     with pytest.raises(UserError, match=r'fusion "quantity-fusion".*adapter "first".*SHA-256'):
         load_task_model(again, tiny_trunk, head="quantity-fusion", fusion="quantity-fusion")
     with pytest.raises(UserError, match=r'Both.*adapter "first".*fusion "quantity-fusion"'):
