@@ -17,7 +17,7 @@ Weighted = Callable[[Float[np.ndarray, "resamples rows"]], Scores]
 
 
 def unweighted(weighted: Weighted, num_rows: int) -> dict[str, float]:
-    """Computes the scores of a split, in which each row has the weight 1."""
+    """Computes the scores of a split. Each row has the weight 1."""
     return {name: float(values[0]) for name, values in weighted(np.ones((1, num_rows))).items()}
 
 
