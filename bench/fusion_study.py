@@ -468,7 +468,7 @@ def table(plan: Plan, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]
     for task in plan.tasks:
         cells, counts = [], []
         for method in methods:
-            scores = [score for seed in SEEDS if (score := _score(results, method, task, seed)) is not None]
+            scores = [found for seed in SEEDS if (found := score(results, method, task, seed)) is not None]
             counts.append(len(scores))
             cells.append(spread(scores))
         yield f"| {task} | {' | '.join(cells)} | {'/'.join(map(str, counts))} |"
@@ -477,7 +477,8 @@ def table(plan: Plan, results: Mapping[Run, Mapping[str, Any]]) -> Iterator[str]
     yield f"\n{len(results)} runs took {minutes / 60:.1f} hours; {len(missing)} runs are missing."
 
 
-def _score(results: Mapping[Run, Mapping[str, Any]], method: str, task: str, seed: int) -> float | None:
+def score(results: Mapping[Run, Mapping[str, Any]], method: str, task: str, seed: int) -> float | None:
+    """Returns a run's dev score on a task, or None if the run is not finished."""
     if method == "mt":
         return results.get(Run(method, ALL, seed), {}).get("scores", {}).get(task)
     return results.get(Run(method, task, seed), {}).get("score")
