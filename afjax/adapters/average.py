@@ -65,6 +65,8 @@ def average_adapters(
     """
     if not adapters:
         raise UserError("There are no adapters to average; pass at least one.")
+    if not all(isinstance(adapter, tuple) and len(adapter) == 2 for adapter in adapters):
+        raise UserError("Pass a sequence of adapters, such as [load_adapter(...), load_adapter(...)].")
     numbers = _check_weights(weights, len(adapters), of)
     configs, trees = [config for config, _ in adapters], [jax.tree.map(np.asarray, tree) for _, tree in adapters]
     if len({config.kind for config in configs}) > 1:

@@ -35,7 +35,8 @@ class SpanConfig(Settings, name="span"):
 
     Attributes:
       doc_stride: Distance in tokens between the starts of consecutive windows, for contexts that do not fit into one
-        window. (In Hugging Face's tokenizers, ``stride`` is instead the overlap between windows.)
+        window. It is limited to half of a window's room for the context. (In Hugging Face's tokenizers, ``stride`` is
+        instead the overlap between windows.)
       max_question_length: Maximum number of tokens per question. Longer questions are truncated, as are those that
         would fill more than half of a window.
       max_answer_length: Maximum number of tokens per answer.

@@ -58,7 +58,9 @@ def token_digest(version: str, settings: str, tokenizer: Any, texts_digest: str)
     """
     names = ",".join(tokenizer.model_input_names)
     tokenizer_digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    everything = f"{version} {tokenizers.__version__} {settings} {names} {tokenizer_digest} {texts_digest}"
+    # to_str does not contain this setting.
+    special = " encode_special_tokens" if tokenizer.backend_tokenizer.encode_special_tokens else ""
+    everything = f"{version} {tokenizers.__version__} {settings}{special} {names} {tokenizer_digest} {texts_digest}"
     return hashlib.sha256(everything.encode()).hexdigest()
 
 

@@ -40,7 +40,7 @@ def table_rows(table: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(table, Mapping) and table and all(map(is_table, table.values())):
         raise UserError(f"{name} has several tables ({', '.join(map(str, table))}); pass one of them.")
     names = list(table) if isinstance(table, Mapping) else list(getattr(table, "column_names", None) or table.columns)
-    check_distinct(name, names)
+    check_distinct(name, list(map(str, names)))
     columns = {str(column): as_list(table[column], f'The column "{column}" of {name}') for column in names}
     lengths = {column: len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:

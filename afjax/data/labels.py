@@ -101,8 +101,8 @@ def name_classes(
 
     The index -1 (no label) is replaced with None. Unlike indices, names stay unambiguous if they are themselves numbers
     ("1" to "5"), or if the task or a different split orders them differently. If the task lists as many names as the
-    dataset and the two lists have none in common, the task's names are used in order. For regression, labels are kept
-    as numbers, and only -1 is replaced.
+    dataset and the two lists have none in common, the task's names are used: by spelling ("False" for "false"), or in
+    order if no spelling matches. For regression, labels are kept as numbers, and only -1 is replaced.
 
     Args:
       task: The task, which determines the label column.
@@ -110,15 +110,30 @@ def name_classes(
       names: The dataset's label names. If empty, rows are passed through unchanged.
 
     Raises:
-      UserError: A row's label index is out of range.
+      UserError: A row's label index is out of range, or only some of the task's names match the dataset's in spelling.
     """
-    renames = len(task.labels) == len(names) and not set(task.labels) & set(names)
-    chosen = task.labels if renames else names
+    chosen = _chosen_names(task.labels, names)
     column = task.label_column
     for place, row in rows:
         if chosen and column in row:
             row = {**row, column: _class_name(place, row[column], chosen, as_number=task.kind == "regression")}
         yield place, row
+
+
+def _chosen_names(listed: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """Chooses each class's name: the task's (``listed``) or the dataset's (``names``); see :func:`name_classes`."""
+    if len(listed) != len(names) or set(listed) & set(names):
+        return names
+    by_spelling = {spelling(name): name for name in listed}
+    matches = [by_spelling.get(spelling(name)) for name in names]
+    if None not in matches and len(set(matches)) == len(names):
+        return [name for name in matches if name is not None]
+    if any(matches):
+        raise UserError(
+            f"The dataset has the label names {', '.join(names[:_SHOWN])}, but the task lists "
+            f"{', '.join(listed[:_SHOWN])}. Some differ only in spelling; use the dataset's names."
+        )
+    return listed
 
 
 def _class_name(place: str, label: Any, names: Sequence[str], *, as_number: bool) -> Any:

@@ -25,6 +25,8 @@ _MANY_ROWS = 20
 _NULLS = ("nan", "na", "n/a", "null", "<na>")
 # A label with at most this many rows may be a misspelling of a frequent label.
 _FEW_ROWS = 2
+# Label names are not compared if there are more pairs of them. The comparison takes about 10 microseconds per pair.
+_MOST_PAIRS = 50_000
 
 
 def data_notices(task: TaskConfig, splits: Mapping[str, AnyRows]) -> list[str]:
@@ -163,6 +165,9 @@ def misspelled_label(name: str, rows: AnyRows) -> str:
         return ""
     counts = np.bincount(rows.labels.astype(int), minlength=len(rows.label_names))
     frequent = [label for label, count in zip(rows.label_names, counts, strict=True) if count >= _MANY_ROWS]
+    # Every rare label is compared with every frequent one.
+    if len(frequent) * np.count_nonzero((counts > 0) & (counts <= _FEW_ROWS)) > _MOST_PAIRS:
+        return ""
     for number, count in enumerate(counts):
         if not 0 < count <= _FEW_ROWS:
             continue

@@ -70,10 +70,12 @@ def plain_backend(tokenizer: Any) -> Any:
     backend = tokenizer.backend_tokenizer
     if backend.padding is None and backend.truncation is None:
         return backend
-    backend = type(backend).from_str(backend.to_str())
-    backend.no_padding()
-    backend.no_truncation()
-    return backend
+    copy = type(backend).from_str(backend.to_str())
+    # to_str does not contain this setting.
+    copy.encode_special_tokens = backend.encode_special_tokens
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
 
 
 def check_fast(tokenizer: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from afjax.data.labels import indices_are_clear
 from afjax.data.tags import chunks
 from afjax.display.html import Content, listed, shortened, table
 from afjax.errors import UserError
@@ -259,9 +260,11 @@ class ChoiceRows(_Split):
     def label_counts(self) -> dict[str, int]:
         if self.labels is None:
             return {}
-        numbers = range(int(self.num_choices.max()))
-        names = [self.label_names[number] if number < len(self.label_names) else str(number) for number in numbers]
-        return dict(zip(names, np.bincount(self.labels, minlength=len(names)).tolist(), strict=True))
+        num_named, most = len(self.label_names), int(self.num_choices.max())
+        # A choice without a name is counted by its index, unless a name could be mistaken for an index.
+        named = self.label_names[:most] if num_named >= most or indices_are_clear(self.label_names) else ()
+        names = (*named, *map(str, range(len(named), most)))
+        return dict(zip(names, np.bincount(self.labels, minlength=most).tolist(), strict=True))
 
     @property
     def num_choices(self) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig
-from afjax.data.sources.kinds import source_kind
+from afjax.data.sources.kinds import shared_source, source_kind
 from afjax.store import Manifest
 
 
@@ -28,6 +28,7 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def without_paths(task: TaskConfig) -> TaskConfig:
-    """Removes local paths from a task."""
-    source = task.source if source_kind(task.source).portable else ""
-    return dataclasses.replace(task, source=source, train="", dev="", test="")
+    """Removes a local source and its splits from a task."""
+    if source_kind(task.source).portable and shared_source(task.source) == task.source:
+        return task
+    return dataclasses.replace(task, source="", train="", dev="", test="")

@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
     It is ``$AFJAX_CACHE``, or ``~/.cache/afjax`` by default.
     """
-    return Path(os.environ.get("AFJAX_CACHE") or Path.home() / ".cache" / "afjax")
+    return Path(os.environ.get("AFJAX_CACHE") or "~/.cache/afjax").expanduser()
 
 
 def is_remote(path: AnyPath) -> bool:
@@ -290,7 +290,10 @@ def _fetch(system: Any, root: str, sizes: dict[str, int], folder: Path, source: 
             progress_bar(f"fetching {source}", sum(sizes.values()), unit="B", scale=True) as bar,
         ):
             for name, size in sizes.items():
-                target = part / source.name / name.removeprefix(root).lstrip("/")
+                relative = name.removeprefix(root).lstrip("/")
+                if ".." in relative.split("/"):
+                    raise UserError(f'{source} contains {name}, which has ".." in its path; rename or remove it.')
+                target = part / source.name / relative
                 target.parent.mkdir(parents=True, exist_ok=True)
                 system.get_file(name, str(target))
                 bar.update(size)

@@ -75,6 +75,7 @@ def trunk_difference(recorded: Mapping[str, Any], trunk: Mapping[str, Any]) -> T
             unchecked.append("the tokenizer")
         else:
             former = _former_digests(recorded, trunk)
+            differences += [_tokenizer_part(part) for part in tokenizer if part not in trunk["tokenizer"]]
             for part, digest in trunk["tokenizer"].items():
                 if part not in tokenizer:
                     unchecked.append(_tokenizer_part(part))

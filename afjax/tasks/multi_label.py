@@ -124,8 +124,8 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
       Columns with one entry per label and no texts, and each entry's row index.
 
     Raises:
-      UserError: The label column is missing; a row's value is not a list, a string or an integer; or the lists look
-        like a 0 or 1 for every label of the task.
+      UserError: The label column is missing; a row's value is not a list, a string or an integer; all strings are
+        printed lists; or the lists look like a 0 or 1 for every label of the task.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -156,6 +156,12 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
         places += [columns.places[row]] * len(row_labels)
         single_labels += row_labels
         row_of += [row] * len(row_labels)
+    texts = [value.strip() for value in columns.labels if isinstance(value, str) and value.strip()]
+    if texts and all(text.startswith("[") and text.endswith("]") for text in texts):
+        raise UserError(
+            f"The labels of {columns.source} are printed lists, such as {shorten(texts[0])}. Write labels separated by "
+            f'"{separator}" without brackets and quotes, or use a JSONL file with lists.'
+        )
     if {("0", "1"), ("1", "0")} <= orders <= {("0", "1"), ("1", "0"), ()}:
         raise UserError(f"All rows of {columns.source} have the labels 0 and 1, in different orders. {_NAMES}")
     split = Columns(columns.source, places, [], None, single_labels, names=columns.names, label=columns.label)

@@ -1,5 +1,6 @@
 """Tokenizes tagged sentences and splits long ones into overlapping windows."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,17 +140,16 @@ def _windows(num_tokens: int, room: int) -> list[tuple[int, int, Bool[np.ndarray
     """
     if num_tokens <= room:
         return [(0, num_tokens, np.ones(num_tokens, bool))]
-    step = room - min(room // 2, OVERLAP)
-    begins = np.arange(0, num_tokens - room + step, step)
-    tokens = np.arange(num_tokens)
-    # [windows, tokens]: the distance from each token to the nearer end of each window, negative outside the window.
-    context = np.minimum(tokens - begins[:, None], np.minimum(begins + room, num_tokens)[:, None] - 1 - tokens)
-    # At the ends of the sentence, windows do not truncate any context.
-    context[0] = np.where(context[0] >= 0, room - 1 - tokens, -1)
-    context[-1] = np.where(context[-1] >= 0, tokens - begins[-1], -1)
-    owner = context.argmax(0)
-    bounds = ((begin, min(begin + room, num_tokens)) for begin in begins.tolist())
-    return [(begin, end, owner[begin:end] == window) for window, (begin, end) in enumerate(bounds)]
+    overlap = min(room // 2, OVERLAP)
+    begins = range(0, num_tokens - overlap, room - overlap)
+    # The middle of an overlap divides its tokens, so that each has the more context in its window. The left window gets
+    # the middle token of an odd number.
+    firsts = [0, *(begin + (overlap + 1) // 2 for begin in begins[1:]), num_tokens]
+    windows = []
+    for begin, (first, after) in zip(begins, itertools.pairwise(firsts), strict=True):
+        tokens = np.arange(begin, min(begin + room, num_tokens))
+        windows.append((begin, begin + len(tokens), (first <= tokens) & (tokens < after)))
+    return windows
 
 
 def _token_labels(rows: TagRows, arrays: dict[str, np.ndarray]) -> Int32[np.ndarray, "tokens"]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from afjax.data.pieces import check_fast
+from afjax.data.tokenization import truncates_left
 from afjax.errors import UserError
 from afjax.storage.json_files import json_digest, read_json
 from afjax.trunk.sentencepiece_file import SENTENCEPIECE_FILES, find_sentencepiece, load_sentencepiece
@@ -52,7 +53,8 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
 
     Returns:
       SHA-256 (hex) of ``vocabulary`` (including merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
-      ``post_processor`` (including whether it returns token types) and ``added_tokens``.
+      ``post_processor`` (including whether it returns token types) and ``added_tokens``. ``truncation_side`` and
+      ``split_special_tokens`` are only included if they differ from the default.
 
     Raises:
       UserError: The tokenizer is not a fast tokenizer.
@@ -67,6 +69,10 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
         "post_processor": [parts["post_processor"], token_types],
         "added_tokens": parts["added_tokens"],
     }
+    if truncates_left(tokenizer):
+        values["truncation_side"] = "left"
+    if tokenizer.backend_tokenizer.encode_special_tokens:
+        values["split_special_tokens"] = True
     return {name: json_digest(_without_unset(value)) for name, value in values.items()}
 
 
@@ -146,7 +152,7 @@ def former_digests(folder: Path, tokenizer: Any) -> dict[str, str]:
     except UserError:  # Earlier versions refused this tokenizer.
         return {}
     digests = tokenizer_digests(tokenizer)
-    return {part: digest for part, digest in former.items() if digest != digests[part]}
+    return {part: digest for part, digest in former.items() if digest != digests.get(part)}
 
 
 def _load_class(folder: Path) -> Any:

@@ -242,3 +242,8 @@ def test_adapter_that_does_not_fit_the_model_is_refused(tiny_trunk: Trunk) -> No
             with pytest.raises(UserError) as refused:
                 changed.with_adapter(adapter)
             assert has_facts(str(refused.value), *facts)
+
+
+def test_a_single_adapter_is_not_a_list_of_adapters() -> None:
+    with pytest.raises(UserError):
+        average_adapters((SMALL, {"ffn": {}}))  # type: ignore[arg-type]

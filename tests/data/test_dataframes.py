@@ -116,6 +116,10 @@ def test_tables(make: Any) -> None:
     assert rows_from_table(make(text=TEXTS), TASK, labeled=None).labels is None
 
 
+def test_columns_with_the_same_name_as_string_and_number_are_refused() -> None:
+    assert '"1"' in refused(rows_from_table, {"1": TEXTS, 1: TEXTS, "label": LABELS}, TASK)
+
+
 @pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
 def test_rows_to_predict_need_no_label_column(kind: Any) -> None:
     task = TaskConfig(name="t", kind=kind, text_a="review", label="stars")

@@ -169,7 +169,12 @@ def test_split_of_several_files(tmp_path: Path) -> None:
     paths[1].unlink()
     with pytest.raises(UserError) as caught:
         find_split_files(tmp_path, "train")
-    assert has_facts(str(caught.value), str(tmp_path), "2", "3", "train", names[0], names[2])
+    assert has_facts(str(caught.value), str(tmp_path), "3", "train", "2", names[0], names[2])
+    # The right number of files, but shard 0 twice.
+    paths[0].with_name("train-00000-of-00003-0b.jsonl").write_text('{"text": "0"}')
+    with pytest.raises(UserError) as caught:
+        find_split_files(tmp_path, "train")
+    assert has_facts(str(caught.value), "numbered from 0")
     write(tmp_path / "dev.csv", "text")
     with pytest.raises(UserError) as caught:
         find_split_files(tmp_path, "dev")

@@ -25,6 +25,7 @@ from afjax.interop.adapterhub.families import library_family
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Part, envelope, read_part, write_part
 from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
 from afjax.interop.adapterhub.heads import own_head, read_head, write_head
+from afjax.interop.facts import without_paths
 from afjax.interop.heads import HeadRecord
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
@@ -210,6 +211,16 @@ def test_round_trip_preserves_heads(config: HeadConfig, task: tuple[TaskConfig, 
     assert record_read == record
     assert params["output"]["bias"].shape == (outputs,)
     check_same_bits(tree, params)
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [("hf:me/mnli", True), ("tfds:glue/mnli", True), ("tfds:/home/me/mnli/1.0.0", False), ("a.csv", False)],
+)
+def test_exported_task_has_no_local_paths_and_all_splits_of_public_data(source: str, kept: bool) -> None:
+    task = TaskConfig(name="mnli", source=source, train="train[:50%]", dev="validation_mismatched")
+    expected = task if kept else TaskConfig(name="mnli")
+    assert without_paths(task) == expected
 
 
 def test_temperature_and_scale_are_multiplied_into_the_weights() -> None:

@@ -406,6 +406,16 @@ def test_folder_is_fetched_again_only_after_changes(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_object_with_a_path_outside_its_folder_is_refused(tmp_path: Path) -> None:
+    """Cloud Storage accepts any name."""
+    target = tmp_path / "cache" / "rows"
+    source = epath.Path("gs://bucket/rows")
+    with pytest.raises(UserError) as raised:
+        paths._fetch(None, "bucket/rows", {"bucket/rows/../../out.txt": 1}, target, source)
+    assert has_facts(str(raised.value), "gs://bucket/rows", "bucket/rows/../../out.txt")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 @pytest.mark.skipif(importlib.util.find_spec("array_record") is None, reason="array_record is not installed")
 def test_prepared_tfds_dataset_is_read_from_a_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import tensorflow_datasets as tfds

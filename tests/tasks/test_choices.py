@@ -47,11 +47,21 @@ def test_choices_can_be_in_columns_and_labels_can_be_names() -> None:
     assert rows.labels.tolist() == [1]
 
 
-def test_string_labels_are_names_and_integer_labels_are_indices() -> None:
-    # A string is a label name. An integer is an index, which starts at 0.
-    rows = pick({**ROW, "label": "1"}, {**ROW, "label": 1}, label_names=("1", "2"))
-    assert rows.labels.tolist() == [0, 1]
-    assert pick({**ROW, "label": "1"}).labels.tolist() == [1]
+def test_a_label_means_the_same_as_a_string_and_as_an_integer() -> None:
+    # CSV files have strings, and JSONL files can have integers.
+    for label in ("1", 1):
+        assert pick({**ROW, "label": label}).labels.tolist() == [1]
+        assert pick({**ROW, "label": label}, label_names=("A", "B")).labels.tolist() == [1]
+        # If the names are numbers, a label is a name.
+        rows = pick({**ROW, "label": label}, label_names=("1", "2"))
+        assert rows.labels.tolist() == [0]
+        assert rows.label_counts() == {"1": 1, "2": 0}
+
+
+def test_choices_without_a_name_are_counted_by_index() -> None:
+    row = {**ROW, "choices": ["red", "green", "blue"]}
+    rows = pick({**row, "label": "1"}, {**row, "label": "2"}, {**row, "label": "2"}, label_names=("1", "2"))
+    assert rows.label_counts() == {"0": 1, "1": 2, "2": 0}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +78,7 @@ def test_string_labels_are_names_and_integer_labels_are_indices() -> None:
         ({"label": True}, {}, "file:2 .*label True"),
         ({"label": "E"}, {"label_names": tuple("ABCDE")}, "file:2 .*label 'E' .*2 choices"),
         ({"label": "Z"}, {"label_names": ("A", "B")}, "file:2 .*label 'Z'.* A, B"),
+        ({"label": 0}, {"label_names": ("1", "2")}, "file:2 .*label 0 .* 1, 2"),
         ({"label": None}, {}, "file:2 .*label None"),
         ({"context": 3}, {}, 'file:2 .*3 .*"context"'),
         ({"id": "x"}, {}, "file:2 .*id 'x', .*file:1 "),
@@ -75,7 +86,7 @@ def test_string_labels_are_names_and_integer_labels_are_indices() -> None:
 )
 def test_malformed_rows_are_refused(changes: dict[str, Any], settings: dict[str, Any], facts: str) -> None:
     first = {**ROW, "id": "x"} if "id" in changes else ROW
-    first = {**first, "label": "A"} if "label_names" in settings else first
+    first = {**first, "label": settings["label_names"][0]} if "label_names" in settings else first
     with pytest.raises(UserError, match=facts):
         pick(first, {**ROW, **changes}, **settings)
 

@@ -30,7 +30,7 @@ from afjax.tasks.metrics import entity_counts
 from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.tasks.predictions import Entity, Predictions
 from afjax.tasks.scores import prediction_scores
-from afjax.tasks.tag_windows import TokenizedTags, first_tokens, tokenize_tags
+from afjax.tasks.tag_windows import TokenizedTags, _windows, first_tokens, tokenize_tags
 from afjax.tasks.tokenize import tokenize
 from afjax.tasks.weighted_scores import entity_weighted_scores, unweighted
 from afjax.trunk.pretrained import Trunk
@@ -200,6 +200,23 @@ def test_first_token_of_each_word_has_the_label_of_the_word(tiny_trunk: Trunk) -
     tokens = tokenizer.convert_ids_to_tokens(data.tokens.tolist())
     assert tokens == ["[CLS]", "two", "six", "##ty", "##one", "of", "[SEP]"]
     assert data.token_labels.tolist() == [-1, 0, 1, -1, -1, 0, -1]
+
+
+@given(num_tokens=st.integers(1, 400), room=st.integers(1, 150))
+def test_each_token_belongs_to_the_window_with_the_most_context(num_tokens: int, room: int) -> None:
+    windows = _windows(num_tokens, room)
+    assert windows[-1][1] == num_tokens
+    for token in range(num_tokens):
+        context, owners = {}, []
+        for window, (begin, end, owned) in enumerate(windows):
+            if begin <= token < end:
+                # At the ends of the sentence, windows do not truncate any context.
+                left = token - begin if window else num_tokens
+                right = end - 1 - token if window < len(windows) - 1 else num_tokens
+                context[window] = min(left, right)
+                owners += [window] if owned[token - begin] else []
+        best = max(context, key=lambda window: (context[window], -window))
+        assert owners == [best]
 
 
 @pytest.mark.parametrize("max_length", [5, 8, 13, 64])

@@ -18,6 +18,7 @@ from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
 from afjax.model.setup import single_setup
 from afjax.model.task_model import TaskModel
+from afjax.storage.paths import cache_folder
 from afjax.train.arguments import check_tasks
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
@@ -136,6 +137,11 @@ def test_options_and_methods_refuse_invalid_values(make: Callable[[], Any], fact
     with pytest.raises(UserError) as refused:
         make()
     assert all(fact in str(refused.value) for fact in facts)
+
+
+def test_home_folder_in_afjax_cache_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFJAX_CACHE", "~/cache")
+    assert cache_folder() == Path.home() / "cache"
 
 
 def test_cache_folder_can_be_a_string(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,6 +378,34 @@ def test_padding_side_does_not_change_embeddings(tiny_trunk_folder: Path, tmp_pa
     np.testing.assert_array_equal(*embeddings)
 
 
+@pytest.mark.parametrize(("name", "value"), [("truncation_side", "left"), ("split_special_tokens", True)])
+def test_identity_has_settings_that_change_token_ids(
+    name: str, value: Any, tiny_trunk_folder: Path, tmp_path: Path
+) -> None:
+    changed = load_trunk(str(edited(tiny_trunk_folder, tmp_path / "trunk", **{name: value}))).identity()
+    usual = load_trunk(str(tiny_trunk_folder)).identity()
+    (difference,) = trunk_difference(changed, usual).differences
+    assert has_facts(difference, name.replace("_", " "))
+    # Earlier versions recorded neither setting, so a record without them may be of either trunk.
+    (unchecked,) = trunk_difference(usual, changed).unchecked
+    assert has_facts(unchecked, name.replace("_", " "))
+
+
+def test_special_tokens_in_texts_can_be_split(tiny_trunk_folder: Path, tmp_path: Path) -> None:
+    rows = rows_from_lists(["all [SEP] some"])
+    folder = edited(tiny_trunk_folder, tmp_path / "trunk", split_special_tokens=True)
+    for path in (tiny_trunk_folder, folder):
+        tokenizer = load_tokenizer(path, 10_000, 2)
+        expected = tokenizer("all [SEP] some")["input_ids"]
+        # The second tokenizer must not read the first one's cache, and a copy without padding keeps the setting.
+        for _ in range(2):
+            assert (
+                tokenize_rows(rows, tokenizer, max_length=16, cache_dir=tmp_path / "cache").tokens.tolist() == expected
+            )
+        tokenizer.backend_tokenizer.enable_padding()
+        assert tokenize_rows(rows, tokenizer, max_length=16, cache_dir=None).tokens.tolist() == expected
+
+
 def test_cache_key_depends_on_the_truncation_side(tiny_trunk_folder: Path, tmp_path: Path) -> None:
     folder = edited(tiny_trunk_folder, tmp_path / "trunk", truncation_side="left")
     rows = rows_from_lists(["all some the two"])

@@ -110,8 +110,8 @@ ENDINGS = tuple(
 # File name of one shard of a split on the Hugging Face hub, such as train-00000-of-00002.parquet. Older names also have
 # a hash before the extension.
 _PART = re.compile(
-    rf"(?P<split>{'|'.join(name for names in SPLIT_NAMES.values() for name in names)})-\d+-of-(?P<total>\d+)"
-    rf"(-[0-9a-f]+)?(?P<ending>{'|'.join(map(re.escape, ENDINGS))})"
+    rf"(?P<split>{'|'.join(name for names in SPLIT_NAMES.values() for name in names)})"
+    rf"-(?P<number>\d+)-of-(?P<total>\d+)(-[0-9a-f]+)?(?P<ending>{'|'.join(map(re.escape, ENDINGS))})"
 )
 
 
@@ -190,19 +190,23 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
     # Broken links count as files, so that they raise an error instead of silently omitting the split.
     files = [[f"{split}{ending}"] for ending in ENDINGS if f"{split}{ending}" in names]
     parts: dict[tuple[str, ...], list[str]] = {}
+    numbers: dict[tuple[str, ...], list[int]] = {}
     for name in names:
         if (part := _PART.fullmatch(name)) and part["split"] in SPLIT_NAMES[split]:
-            parts.setdefault(part.group("split", "total", "ending"), []).append(name)
+            key = part.group("split", "total", "ending")
+            parts.setdefault(key, []).append(name)
+            numbers.setdefault(key, []).append(int(part["number"]))
     found = [*files, *parts.values()]
     if len(found) > 1:
         raise UserError(
             f'{folder} has both {found[0][0]} and {found[1][0]}; keep one, or set it in the task\'s "{split}" setting.'
         )
-    for (_, total, _), part_names in parts.items():
-        if len(part_names) != int(total):
+    for key, part_names in parts.items():
+        total = int(key[1])
+        if sorted(numbers[key]) != list(range(total)):
             raise UserError(
-                f"{folder} has {len(part_names)} of the {int(total)} files of its {split} split "
-                f"({', '.join(part_names[:3])}); download the folder again."
+                f"{folder} must have the {total} files of its {split} split, numbered from 0, but it has "
+                f"{len(part_names)} ({', '.join(part_names[:3])}); download the folder again."
             )
     return tuple(folder / name for names in found for name in names)
 
