@@ -330,7 +330,18 @@ def _run_config(given: str, arguments: Mapping[str, str]) -> dict[str, Any]:
             )
     if not isinstance(config, dict):
         raise UserError(f"get_config of {given} returns {type(config).__name__}; it must return a ConfigDict.")
-    return _by_task_name(config, f"The config {given} is invalid", "name each task")
+    return _by_task_name(_copied(config), f"The config {given} is invalid", "name each task")
+
+
+def _copied(value: Any) -> Any:
+    """Copies nested dicts and lists.
+
+    A config can use the same dict in several places. With a copy for each place, an override changes only one of them.
+    (``copy.deepcopy`` would copy the dict once.)
+    """
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def _read_config(path: epath.Path, arguments: Mapping[str, str]) -> dict[str, Any]:

@@ -6,14 +6,16 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
+from afjax import store
 from afjax.analysis.cells import parse_seeds
 from afjax.cli.configs import argument_settings, check_used, load_experiment, run_config_file, split_arguments
+from afjax.config.experiment import ExperimentConfig
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
@@ -150,17 +152,38 @@ def plan(
         if recorded := recorded_config(folder):
             own_pooling = functools.partial(pooling, experiment.trunk)
             check_workdir(folder, choose_defaults(experiment, own_pooling, recorded))
-    # A sweep that an earlier version began with such an override can be continued.
-    if not (workdir / SWEEP_RECORD).exists():
+    # A sweep that an earlier version began with such settings can be continued.
+    is_new = not (workdir / SWEEP_RECORD).exists()
+    stored = frozenset(store.names(adapters, "adapters")) if adapters and is_new else frozenset()
+    if is_new:
         check_used(experiments, overrides)
-    for setting in sorted(sweep.grid):
-        is_unused = all(setting.partition(".")[0] in experiment.unused_settings for experiment in experiments)
+    for setting in sorted(sweep.grid) if is_new else ():
+        is_unused = all(_has_no_effect(setting, experiment, stored) for experiment in experiments)
         if is_unused and len(sweep.grid[setting]) > 1:
             raise UserError(
                 f'No run uses the swept setting "{setting}" (recipe={experiment.recipe}, '
                 f"partition={experiment.partition}); leave it out, or give it a single value: --grid.{setting}=VALUE."
             )
     return sweep
+
+
+def _has_no_effect(setting: str, experiment: ExperimentConfig, stored: Set[str]) -> bool:
+    """Whether an experiment does not use a setting.
+
+    Args:
+      setting: The dotted setting.
+      experiment: The experiment.
+      stored: Names of the stored adapters. If all sources are stored, they are not trained.
+    """
+    unused = {*experiment.unused_settings}
+    if experiment.recipe == "fusion" and {source.task.name for source in experiment.sources} <= stored:
+        unused |= {"adapter", "sources"}
+    # The size and max_steps replace these settings.
+    if getattr(experiment.adapter, "size", 0):
+        unused.add("adapter.reduction_factor")
+    if experiment.train.max_steps:
+        unused.add("train.epochs")
+    return not unused.isdisjoint((setting, setting.partition(".")[0]))
 
 
 def select_settings(settings: Mapping[str, str], roots: Sequence[str]) -> dict[str, str]:

@@ -49,7 +49,7 @@ class TrainConfig(Settings, name="train"):
       eval_every: Steps between evaluations on the dev split; 0 to evaluate once per epoch.
       patience: Training stops after this many evaluations without a better dev metric; 0 to never stop early. The
         parameters with the best dev metric are kept in either case.
-      checkpoint_every: Steps between checkpoints; 0 to checkpoint at every evaluation.
+      checkpoint_every: Checkpoints are written at every evaluation and, if above 0, also every this many steps.
       class_weights: Weight of each label in the classification loss. Either ``{label: weight}``, with a default of 1
         for other labels, or ``balanced``, which weights a label by ``n / (labels that occur * count)`` if it occurs in
         ``count`` of the ``n`` train rows, as in scikit-learn. If empty, all labels have the same weight. A batch's loss

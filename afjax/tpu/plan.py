@@ -21,7 +21,7 @@ from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.tasks.kinds import TASK_KINDS
-from afjax.train.defaults import choose_defaults
+from afjax.train.defaults import choose_defaults, choose_pooling
 from afjax.train.padded_heads import padded_outputs
 from afjax.trees import Tree
 from afjax.trunk.encoder import init_trunk
@@ -55,6 +55,7 @@ class Plan:
         :mod:`afjax.train.padded_heads`.
       trained: The partition preset.
       multitask: Whether this is a multi-task run: task parameters are stacked and each step trains one task.
+      sequential: Whether the run is the first of several that train one after another.
       settings: Batch size, optimizer and other training settings.
       mesh: The device mesh.
       slots: Number of runs whose steps are compiled as one program; see :func:`afjax.train_many`.
@@ -66,6 +67,7 @@ class Plan:
     outputs: tuple[int, ...] = (2,)
     trained: Partition
     multitask: bool = False
+    sequential: bool = False
     settings: TrainConfig
     mesh: MeshConfig
     slots: int = 1
@@ -96,11 +98,13 @@ class Plan:
           UserError: The number is not positive, or runs with this partition or generator cannot be trained together.
         """
         check_value(PositiveInt, slots, "slots")
-        if slots > 1 and (self.multitask or self.trained in TRAINS_LAYERS):
-            raise UserError(
-                f"slots is {slots}, but runs with the partition {self.trained}"
-                f"{' and several tasks' if self.multitask else ''} cannot be trained together; remove slots."
-            )
+        reasons = {
+            f"the partition {self.trained}": self.trained in TRAINS_LAYERS,
+            "several tasks": self.multitask or self.sequential,
+        }
+        if slots > 1 and any(reasons.values()):
+            given = " and ".join(reason for reason, holds in reasons.items() if holds)
+            raise UserError(f"slots is {slots}, but runs with {given} cannot be trained together; remove slots.")
         if slots > 1 and self.settings.prng == "rbg":
             raise UserError(
                 f"slots is {slots}, but runs with train.prng=rbg cannot be trained together; remove slots or set "
@@ -170,12 +174,14 @@ def plan_method(case: MethodCase) -> Plan:
     several = case.method == "pals"
     num_outputs = 2 if several else padded_outputs("classification", 2)
     head: dict[str, Any] = {"reads": "pooled", "num_outputs": num_outputs}
+    head_config = choose_pooling(HeadConfig(), trained, lambda: size_pooling(case.trunk), {})
     if case.method == "fusion":
         adapters = {f"adapter{number}": ADAPTER_PRESETS[preset] for number in range(case.num_adapters)}
-        setup = fusion_setup(adapters, FusionConfig(), HeadConfig(), config, name=OWN, **head)
+        setup = fusion_setup(adapters, FusionConfig(), head_config, config, name=OWN, **head)
     else:
         adapter = ADAPTER_PRESETS[preset] if preset else AdapterConfig()
-        setup = single_setup(Method(partition=trained, adapter=adapter), config, name=OWN, **head)
+        method = Method(partition=trained, adapter=adapter, head=head_config)
+        setup = single_setup(method, config, name=OWN, **head)
     kinds: tuple[TaskKind, ...] = tuple("classification" for _ in range(case.num_tasks if several else 1))
     details = {
         "fusion": f" over {counted(case.num_adapters, 'adapter')}",
@@ -230,6 +236,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
         outputs=outputs,
         trained="fusion" if config.recipe == "fusion" else config.partition,
         multitask=several,
+        sequential=config.recipe == "sequential",
         settings=config.train,
         mesh=config.mesh,
     )

@@ -59,7 +59,7 @@ class RunCheckpoints:
         Raises:
           UserError: This checkpoint or the previous one could not be written. Complete checkpoints are kept.
         """
-        if self._manager.latest_step() == step:
+        if self.latest_step() == step:
             return
         args = self._ocp.args
         items = args.Composite(
@@ -90,21 +90,25 @@ class RunCheckpoints:
             "Free up space or repair the folder, then run the same command again.",
         )
 
-    def restore(self, state: Any, best: Tree) -> tuple[Any, Tree, dict[str, Any]] | None:
-        """Restores the newest checkpoint.
+    def latest_step(self) -> int | None:
+        """Returns the step of the newest checkpoint, or None if there is none."""
+        step: int | None = self._manager.latest_step()
+        return step
+
+    def restore(self, state: Tree, best: Tree) -> tuple[Tree, Tree, dict[str, Any]]:
+        """Restores the newest checkpoint, which must exist.
 
         Args:
-          state, best: Trees with the shapes, dtypes and shardings to restore.
+          state, best: Trees of :func:`shapes_of`, with the shapes, dtypes and shardings to restore.
 
         Returns:
-          ``(state, best, progress)``, or None if there is no checkpoint.
+          ``(state, best, progress)``.
 
         Raises:
           UserError: The checkpoint cannot be read or belongs to a different run.
         """
-        step = self._manager.latest_step()
-        if step is None:
-            return None
+        step = self.latest_step()
+        assert step is not None, "there is a checkpoint"
         args = self._ocp.args
         # Check the inputs before loading the arrays, because a different model's arrays may not have the same shapes.
         saved = self._read(step, args.Composite(progress=args.JsonRestore()))["progress"]
@@ -123,13 +127,7 @@ class RunCheckpoints:
                 f"({'; '.join(changed) or 'it does not record its inputs'}). Restore this run's checkpoints, or choose "
                 "another workdir."
             )
-        arrays = self._read(
-            step,
-            args.Composite(
-                state=args.StandardRestore(jax.tree.map(_abstract, state)),
-                best=args.StandardRestore(jax.tree.map(_abstract, best)),
-            ),
-        )
+        arrays = self._read(step, args.Composite(state=args.StandardRestore(state), best=args.StandardRestore(best)))
         return arrays["state"], arrays["best"], saved["progress"]
 
     def _read(self, step: int, items: Any) -> Any:
@@ -193,5 +191,6 @@ def _wait_unless_failed(*, key: str, timeout_ms: int) -> None:
     multihost.get_barrier_sync_fn()(key=key, timeout_ms=timeout_ms)
 
 
-def _abstract(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+def shapes_of(tree: Tree) -> Tree:
+    """Replaces the arrays of a tree by their shapes, dtypes and shardings."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)

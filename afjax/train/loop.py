@@ -25,7 +25,7 @@ from afjax.errors import PreemptionError, UserError
 from afjax.storage.paths import absolute
 from afjax.storage.writing import write_json
 from afjax.store.checkpoint import quiet_orbax, system_reason
-from afjax.train.checkpoints import RunCheckpoints
+from afjax.train.checkpoints import RunCheckpoints, shapes_of
 from afjax.train.logs import RunLog, SilentLog
 from afjax.train.optimizer import learning_rate
 from afjax.train.progress import RunProgress, copy_tree
@@ -228,13 +228,20 @@ class _Loop:
 
     def _restore(self) -> None:
         """Restores the newest checkpoint, if there is one."""
-        run, progress, state = self.run, self.progress, state_tree(self.state)
-        restored = self.checkpoints.restore(run.to_checkpoint(state), run.to_checkpoint(progress.best_params))
-        if restored is not None:
-            saved_state, saved_best, values = restored
-            self.state = state = run.from_checkpoint(saved_state)
-            progress.restore(values, run.from_checkpoint(saved_best), str(self.folder / CHECKPOINTS))
-        self.step = int(state["step"])
+        if self.checkpoints.latest_step() is None:
+            return
+        run, progress = self.run, self.progress
+        state, best = map(shapes_of, self._checkpoint())
+        # Drop the initial values, so that the devices do not hold two states.
+        self.state = progress.best_params = {}
+        saved_state, saved_best, values = self.checkpoints.restore(state, best)
+        self.state = run.from_checkpoint(saved_state)
+        progress.restore(values, run.from_checkpoint(saved_best), str(self.folder / CHECKPOINTS))
+        self.step = int(self.state["step"])
+
+    def _checkpoint(self) -> tuple[Tree, Tree]:
+        """Returns the state and the best parameters in the form of a checkpoint."""
+        return self.run.to_checkpoint(state_tree(self.state)), self.run.to_checkpoint(self.progress.best_params)
 
     def _train(self) -> Training[LoopResult]:
         run, progress = self.run, self.progress
@@ -332,7 +339,7 @@ class _Loop:
 
     def _save(self) -> None:
         self._finish_pending_step()
-        state, best = self.run.to_checkpoint(state_tree(self.state)), self.run.to_checkpoint(self.progress.best_params)
+        state, best = self._checkpoint()
         with self._in_place():
             self.log.flush()
             self.checkpoints.save(self.step, state, best, self.progress.to_json())

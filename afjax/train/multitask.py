@@ -137,6 +137,7 @@ def train_multitask(
         mesh=mesh,
         lengths=lengths,
         class_losses=tuple(filter(None, class_losses)),
+        shared=options.shared,
     )
     own_size = sum(count(tree) for tree in task_params)
     trained_trunk, frozen_trunk = (

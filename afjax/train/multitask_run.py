@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from afjax.config.tasks import TaskConfig
+from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch, Batching
 from afjax.data.lengths import PaddedLengths, Workload
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import shard
+from afjax.model.model import Model
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
+from afjax.tasks.kind import Reads
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.multitask_step import (
     STEP_GROUPS,
@@ -27,9 +29,20 @@ from afjax.train.multitask_step import (
     make_multitask_step,
     stack_tasks,
 )
+from afjax.train.optimizer import without_inputs
 from afjax.train.planning import plan_lengths
 from afjax.train.sampling import draw_tasks
-from afjax.train.single_run import batches_from, count_passes, dev_scores, scale_labels, split_params, step_inputs
+from afjax.train.shared import Shared
+from afjax.train.single_run import (
+    batches_from,
+    count_passes,
+    dev_scores,
+    scale_labels,
+    shared_trunk,
+    split_params,
+    step_inputs,
+    trains_layers,
+)
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
 from afjax.trees import Tree
 
@@ -54,6 +67,7 @@ class MultitaskRun:
       mesh: The devices.
       lengths: The recorded padded lengths of a resumed run. By default, they are chosen from the rows.
       class_losses: Class weights and label smoothing of each task; empty if the run has none.
+      shared: Keeps the compiled functions and the frozen trunk for other runs.
     """
 
     main_metric = "mean"
@@ -72,7 +86,9 @@ class MultitaskRun:
         mesh: Mesh,
         lengths: PaddedLengths | None = None,
         class_losses: tuple[ClassLoss, ...] = (),
+        shared: Shared | None = None,
     ) -> None:
+        shared = shared or Shared()
         model, num_steps = setup.model, config.num_steps(sampling.steps_per_epoch)
         self._data, self._tasks, self._config, self._seed, self._pad_id = data, tasks, config, seed, model.trunk.pad_id
         self.mesh, self.num_steps, self.eval_every = mesh, num_steps, config.eval_every or sampling.steps_per_epoch
@@ -81,24 +97,23 @@ class MultitaskRun:
         self.num_outputs = [tree["heads"][DRAWN]["output"]["bias"].shape[0] for tree in own]
         trained, frozen = split_params(setup, {"trunk": trunk, **stacked, "fusion": {}})
         passes = count_passes(setup, trained, frozen)
-        self._frozen = shard(frozen, mesh)
-        shared = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
+        shares_trunk = not trains_layers(setup, frozen)
+        self._frozen = shared_trunk(frozen, trunk, mesh, shared) if shares_trunk else shard(frozen, mesh)
+        trained_trunk = {"trunk": trained.pop("trunk")} if "trunk" in trained else {}
         init = functools.partial(init_multitask_state, config=config)
-        tree = {"shared": shared, "own": trained}
-        self.start = jit_init(init, tree, mesh)(tree)
+        tree = {"shared": trained_trunk, "own": trained}
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
-        self._steps = {
-            kind: step
-            for group in STEP_GROUPS
-            if {task.kind for task in tasks} & set(group)
-            for step in [jit_step(make_multitask_step(model, config, table, self.start, group), self.start, mesh)]
-            for kind in group
-        }
-        self._eval_steps = {
-            reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
-            for reads in {TASK_KINDS[task.kind].reads for task in tasks}
-        }
-        self.compiled: set[tuple[tuple[int, ...], ...]] = set()
+        # Other than in a run on one task, these settings are compiled into the step.
+        compiled_config = dataclasses.replace(
+            without_inputs(config), weight_decay=config.weight_decay, clip_norm=config.clip_norm
+        )
+        losses = tuple((np.asarray(loss.weights).tobytes(), loss.label_smoothing) for loss in class_losses)
+        key = (setup, compiled_config, table.kinds, table.num_outputs, losses, mesh)
+        self.start = shared.once("multitask init", key, lambda: jit_init(init, tree, mesh))(tree)
+        self._programs = shared.once(
+            "multitask programs", key, lambda: _compile(model, config, table, self.start, mesh)
+        )
+        self.compiled = self._programs.shapes
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
@@ -134,7 +149,7 @@ class MultitaskRun:
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs = step_inputs(batch, self._config.batch_size, self.mesh)
         rate = np.asarray(learning_rate, np.float32)
-        step = self._steps[self._tasks[int(batch["task"])].kind]
+        step = self._programs.steps[self._tasks[int(batch["task"])].kind]
         return run_step(step, self.mesh, state, self._frozen, inputs, self._key, rate)
 
     def evaluate(self, trained: Tree) -> dict[str, float]:
@@ -146,7 +161,7 @@ class MultitaskRun:
         for number, (task, splits) in enumerate(zip(self._tasks, self._data, strict=True)):
             inputs = {"trained": trained, "frozen": self._frozen, "task": np.int32(number)}
             logits = over_rows(
-                self._eval_steps[TASK_KINDS[task.kind].reads],
+                self._programs.eval_steps[TASK_KINDS[task.kind].reads],
                 inputs,
                 splits["dev"],
                 batching=Batching(self._config.batch_size, self.lengths.dev, self._pad_id),
@@ -162,3 +177,34 @@ class MultitaskRun:
 
     def train_rows(self, batch: Batch) -> list[int]:
         return self._data[int(batch["task"])]["train"].source_rows(batch["rows"])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MultitaskPrograms:
+    """The compiled functions of a run on several tasks.
+
+    Attributes:
+      steps: The compiled step of each task kind.
+      eval_steps: The compiled evaluation steps, by what a head reads.
+      shapes: The batch shapes that the steps have been compiled for; see ``Run.compiled``.
+    """
+
+    steps: Mapping[TaskKind, Any]
+    eval_steps: Mapping[Reads, Any]
+    shapes: set[tuple[tuple[int, ...], ...]] = dataclasses.field(default_factory=set)
+
+
+def _compile(model: Model, config: TrainConfig, table: TaskTable, state: State, mesh: Mesh) -> MultitaskPrograms:
+    """Compiles the programs for states with the shapes and shardings of ``state``."""
+    steps = {
+        kind: step
+        for group in STEP_GROUPS
+        if set(table.kinds) & set(group)
+        for step in [jit_step(make_multitask_step(model, config, table, state, group), state, mesh)]
+        for kind in group
+    }
+    eval_steps = {
+        reads: jit_eval_step(make_multitask_eval_step(dataclasses.replace(model, reads=reads)), mesh)
+        for reads in {TASK_KINDS[kind].reads for kind in table.kinds}
+    }
+    return MultitaskPrograms(steps, eval_steps)

@@ -93,7 +93,7 @@ class SingleRun:
         trained, frozen = split_params(setup, self.from_checkpoint(renamed(params, names)))
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = not trains_layers(setup, frozen)
-        self.frozen = _shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
+        self.frozen = shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
         work = Workload(
             train=[data["train"]],
             dev=[data["dev"]],
@@ -202,10 +202,16 @@ def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Program
     return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
 
 
-def _shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
+def shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
     """Copies a frozen tree to the mesh.
 
     Runs that freeze the same leaves of the same trunk share one copy.
+
+    Args:
+      frozen: The frozen tree.
+      trunk: The trunk's whole tree, which identifies it.
+      mesh: The devices.
+      shared: Keeps the copies.
     """
     leaves, structure = jax.tree.flatten(frozen["trunk"])
     # The value holds a reference to the trunk, so that its id is not reused.

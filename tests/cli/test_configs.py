@@ -57,6 +57,23 @@ def test_arguments_and_overrides_reach_the_settings(tmp_path: Path) -> None:
     assert (config.fusion.value, config.fusion.dropout) == (False, None)
 
 
+@pytest.mark.parametrize("make", ["ml_collections.ConfigDict(values)", "values"])
+def test_override_changes_one_of_several_uses_of_a_dict(make: str, tmp_path: Path) -> None:
+    text = f"""
+import ml_collections
+
+def get_config():
+    train = {{"learning_rate": 1e-3}}
+    sources = {{name: {{"task": {{"source": "builtin:" + name}}, "train": train}} for name in ("entail", "paraphrase")}}
+    task = {{"name": "target", "source": "builtin:target"}}
+    values = {{"recipe": "fusion", "task": task, "train": train, "sources": sources}}
+    return {make}
+"""
+    config = load(text, tmp_path, "", ("sources.entail.train.learning_rate=0.5",))
+    assert [source.train.learning_rate for source in config.sources] == [0.5, 1e-3]
+    assert config.train.learning_rate == 1e-3
+
+
 def test_names_of_sources_and_tasks_can_contain_dots(tmp_path: Path) -> None:
     text = SMALL.replace('"mnli"', '"my"').replace('"qqp"', '"my.v2"')
     config = load(text, tmp_path, "", ("sources.my.train.epochs=3", "sources.my.v2.train.epochs=5"))

@@ -79,6 +79,28 @@ def test_slots_are_refused_with_the_generator_rbg(tiny_trunk_folder: Path) -> No
     assert has_facts(str(refused.value), "slots is 4", "rbg", "threefry2x32")
 
 
+def test_slots_are_refused_for_tasks_that_train_one_after_another() -> None:
+    tasks = tuple(TaskConfig(name=name) for name in "ab")
+    planned = plan.plan_experiment(ExperimentConfig(recipe="sequential", tasks=tasks, trunk="bert-base"))
+    assert planned.with_slots(1).slots == 1
+    with pytest.raises(UserError) as refused:
+        planned.with_slots(2)
+    assert has_facts(str(refused.value), "slots is 2", "several tasks")
+
+
+@pytest.mark.parametrize(
+    ("trunk", "method", "pooling"),
+    [
+        ("bert-base", "adapter", "first"),
+        ("minilm", "adapter", "mean"),
+        ("minilm", "fusion", "mean"),
+        ("minilm", "full", "first"),
+    ],
+)
+def test_method_is_planned_with_the_default_pooling(trunk: str, method: str, pooling: str) -> None:
+    assert plan.plan_method(plan.MethodCase(trunk=trunk, method=method)).model.head.pooling == pooling
+
+
 @pytest.mark.parametrize("recipe", ["adapter", "houlsby, scanned", "full, scanned", "top_k", "multitask"])
 def test_plan_has_the_shapes_of_the_run(
     tiny_trunk: Trunk, tiny_trunk_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str

@@ -21,12 +21,14 @@ from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import SamplingConfig, TrainConfig
+from afjax.config.values import Partition
 from afjax.data.splits import Rows
 from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.tasks.load import rows_from_lists
 from afjax.train.multitask import train_multitask
 from afjax.train.sequential import train_sequential
+from afjax.train.shared import Shared
 from afjax.trees import flatten, tree_digest
 from afjax.trunk.pretrained import Trunk
 
@@ -185,6 +187,39 @@ def test_eight_tasks_and_four_lengths_compile_four_programs(
     assert sum("train_step" in message for message in compiled) == 4
     # Evaluation also compiles one program per length.
     assert sum("jit(step)" in message for message in compiled) == 4
+
+
+@pytest.mark.parametrize("partition", ["adapter", "adapter+trunk"])
+def test_runs_with_different_seeds_share_programs_and_the_frozen_trunk(
+    partition: Partition, tiny_trunk: Trunk, data: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared, config = Shared(), dataclasses.replace(CONFIG, max_steps=6, dropout=True)
+
+    def models(seed: int, shared: Shared | None, learning_rate: float = 1e-2) -> Any:
+        return run(
+            tiny_trunk,
+            data,
+            tmp_path / f"{seed} {learning_rate} {shared}",
+            config=dataclasses.replace(config, learning_rate=learning_rate),
+            partition=partition,
+            seed=seed,
+            shared=shared,
+        )
+
+    models(0, shared)
+    with caplog.at_level(logging.WARNING), jax.log_compiles(True):
+        found = models(1, shared, learning_rate=1e-3)
+    compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
+    assert not [message for message in compiled if "train_step" in message or "jit(step)" in message]
+    expected = models(1, None, learning_rate=1e-3)
+    for name, model in expected.items():
+        assert tree_digest(found[name].params) == tree_digest(model.params)
+    # The weight decay is part of the program.
+    config = dataclasses.replace(config, weight_decay=0.5)
+    found, expected = models(2, shared), models(2, None)
+    assert [tree_digest(found[name].params) for name in found] == [
+        tree_digest(model.params) for model in expected.values()
+    ]
 
 
 # Tests of sequential training.

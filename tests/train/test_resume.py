@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from fork_server import fork_server
 
@@ -151,7 +152,8 @@ def test_run_is_resumed_in_the_same_process(
     from afjax.train.checkpoints import RunCheckpoints
 
     settings = dataclasses.replace(tiny, checkpoint_every=3, dropout=True)
-    uninterrupted = train_single(tiny_trunk, task, rows, workdir=tmp_path / "uninterrupted", config=settings)
+    given: dict[str, Any] = {"config": settings, "method": Method(partition="full")}
+    uninterrupted = train_single(tiny_trunk, task, rows, workdir=tmp_path / "uninterrupted", **given)
 
     save = RunCheckpoints.save
 
@@ -163,8 +165,19 @@ def test_run_is_resumed_in_the_same_process(
     with monkeypatch.context() as patch:
         patch.setattr(RunCheckpoints, "save", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", config=settings)
-    resumed = train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", config=settings)
+            train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", **given)
+
+    restore, in_use = RunCheckpoints.restore, list[int]()
+
+    def restore_and_measure(self: RunCheckpoints, *shapes: Any) -> Any:
+        in_use.append(sum(array.nbytes for array in jax.live_arrays()) - before)
+        return restore(self, *shapes)
+
+    monkeypatch.setattr(RunCheckpoints, "restore", restore_and_measure)
+    before = sum(array.nbytes for array in jax.live_arrays())
+    resumed = train_single(tiny_trunk, task, rows, workdir=tmp_path / "stopped", **given)
+    # The initial state is dropped before a checkpoint is read.
+    assert in_use[0] < sum(leaf.nbytes for leaf in jax.tree.leaves(tiny_trunk.params))
     assert tree_digest(resumed.params) == tree_digest(uninterrupted.params)
     assert resumed.metrics == uninterrupted.metrics
     log, expected = (tmp_path / name / "metrics.jsonl" for name in ("stopped", "uninterrupted"))
