@@ -92,7 +92,8 @@ def bottleneck(
       ``[..., hidden_size]``, in the dtype of ``x``.
 
     Raises:
-      UserError: The parameters belong to several layers, to a different module or to a different hidden size.
+      UserError: The parameters belong to several layers, to a different module or to a different hidden size, or
+        ``x`` has an integer dtype.
 
     Example:
       >>> import jax.numpy as jnp
@@ -108,6 +109,8 @@ def bottleneck(
       *AdapterFusion*, section 3.1.
     """
     check_bottleneck(params, x.shape[-1])
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise UserError(f"x has the dtype {x.dtype}, which would round the weights; convert it to a float dtype.")
     if "norm_before" in params:
         x = layer_norm(params["norm_before"], x, NEW_NORM_EPSILON)
     inner = ACTIVATIONS[config.activation](dense(params["down"], x))

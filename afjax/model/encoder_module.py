@@ -10,6 +10,7 @@ from afjax.config.adapters import Adapter
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.model.model import Model
+from afjax.model.setup import wrong_leaf
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
@@ -72,8 +73,8 @@ class Encoder(nn.Module):
 
         Raises:
           UserError: The names of ``adapters`` differ from the module's, or only one of the module and the call has a
-            fusion; an adapter is in a layer that the trunk does not have, or the adapters cannot be fused; or the rows
-            have more tokens than the trunk has positions.
+            fusion; an adapter does not match its config or is in a layer that the trunk does not have; the adapters
+            cannot be fused; or the rows have more tokens than the trunk has positions.
         """
         expected, given = sorted(name for name, _ in self.adapters), sorted(adapters or {})
         if expected != given:
@@ -92,6 +93,9 @@ class Encoder(nn.Module):
             name: self.param(name, lambda rng, name=name: init_trunk(rng, self.config)[name])
             for name in ("embeddings", "layers", *norm)
         }
+        for name, config in self.adapters:
+            if problem := wrong_leaf(config, (adapters or {})[name], self.config, trunk):
+                raise UserError(f'The adapter "{name}" does not fit the Encoder: {problem}.')
         model = Model(
             trunk=self.config,
             head_name="",

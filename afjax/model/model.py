@@ -37,7 +37,7 @@ from afjax.nn.layers import split_key
 from afjax.tasks.kind import Reads
 from afjax.trees import AnyArray, Tree, merge, named_key
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder import EncoderOptions, encode
+from afjax.trunk.encoder import EncoderOptions, check_complete, encode
 from afjax.trunk.encoder_layer import RELATIVE
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import Layers, map_parts, same_form, stack_layers, unstack_layers
@@ -136,6 +136,7 @@ class Model:
         Raises:
           UserError: The rows have more tokens than the trunk has positions.
         """
+        check_complete(batch)
         if batch["tokens"].ndim == 3:
             return self._run_choices(params, batch, key, fusion_attention)
         trunk_key, head_key = split_key(key, 2)
@@ -278,6 +279,10 @@ class Model:
         self, params: Tree, batch: Mapping[str, AnyArray], key: PRNGKeyArray | None, fusion_attention: bool
     ) -> Outputs:
         """Runs each choice as a separate row, whose first output is the choice's logit."""
+        if self.reads == "tokens":
+            raise UserError(
+                "The tokens have three axes, but this model's head reads every token; pass [batch, length]."
+            )
         num_rows, num_choices, length = batch["tokens"].shape
         outputs = self(params, _choices_as_rows(batch), key=key, fusion_attention=fusion_attention)
         logits = outputs.logits[:, 0].reshape(num_rows, 1, num_choices)

@@ -9,13 +9,12 @@ import re
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
 from afjax.config.heads import HeadConfig
 from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, select
-from afjax.trunk.layers import layer_groups, num_layers, stack_layers
+from afjax.trunk.layers import num_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +100,7 @@ def split(params: Tree, labels: dict[str, bool]) -> tuple[Tree, Tree]:
 def split_layers(trunk: Tree, top_k: int) -> Tree:
     """Moves the upper ``top_k`` layers from ``layers`` to ``top_layers``.
 
-    A preset can then train only these layers.
+    A preset can then train only these layers. :func:`afjax.trunk.layers.join_layers` joins them again.
 
     Raises:
       UserError: ``top_k`` is not between 1 and the trunk's number of layers.
@@ -114,12 +113,3 @@ def split_layers(trunk: Tree, top_k: int) -> Tree:
     if top_k < depth:
         other_params["layers"] = jax.tree.map(lambda leaf: leaf[: depth - top_k], trunk["layers"])
     return {**other_params, "top_layers": upper}
-
-
-def join_layers(trunk: Tree) -> Tree:
-    """Undoes :func:`split_layers`, and stacks the layers if there were ``top_layers``."""
-    if "top_layers" not in trunk:
-        return trunk
-    other_params = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}
-    parts = [stack_layers(layers) for layers in layer_groups(trunk)]
-    return {**other_params, "layers": jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)}

@@ -16,6 +16,7 @@ from afjax.config.ranges import PositiveInt
 from afjax.config.tasks import TaskConfig
 from afjax.config.values import Remat, TrunkDtype, check_name
 from afjax.errors import UserError, did_you_mean
+from afjax.fusion.checks import check_subset
 from afjax.fusion.parameters import init_fusion
 from afjax.model import partition
 from afjax.model.heads import init_head
@@ -305,7 +306,7 @@ def fusion_setup(
 
     Raises:
       UserError: The adapters cannot be fused, one of them is in a layer that the trunk does not have, ``fusion.kept``
-        is not valid for them, the name cannot be used, or ``num_outputs`` is less than 1.
+        or ``fusion.subset`` is not valid for them, the name cannot be used, or ``num_outputs`` is less than 1.
 
     Example:
       >>> from afjax import AdapterConfig, FusionConfig, HeadConfig, fusion_setup
@@ -320,6 +321,7 @@ def fusion_setup(
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.1.
     """
     _check_arguments(trunk, name, num_outputs)
+    check_subset(fusion, len(adapters))
     model = Model(
         trunk=trunk,
         head_name=name,

@@ -26,7 +26,7 @@ from afjax.data.tokenization import TokenizedRows
 from afjax.display.html import table
 from afjax.distributed.sharding import local_mesh, shard
 from afjax.errors import UserError
-from afjax.model import editing, partition
+from afjax.model import editing
 from afjax.model.facts import facts
 from afjax.model.model import Model
 from afjax.model.names import common_names, renamed, with_common_names
@@ -41,6 +41,9 @@ from afjax.tasks.scores import split_scores
 from afjax.tasks.tokenize import tokenize
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.embedding import embed_texts
+from afjax.trunk.hugging_face import without_unused
+from afjax.trunk.layers import join_layers
+from afjax.trunk.merged import merged_trunk
 from afjax.trunk.pretrained import Trunk, check_length
 
 # A jitted function ``step(model, params, batch)``, where ``model`` is static.
@@ -120,7 +123,8 @@ class TaskModel:
           UserError: The trunk in ``params``, the model's architecture or an adapter does not match ``trunk``, the trunk
             does not support ``max_length``, or the head does not match the task's kind or the rows' labels.
         """
-        if "trunk" in params and tree_digest(partition.join_layers(params["trunk"])) != trunk.sha256:
+        given = without_unused(join_layers(params["trunk"]), trunk.config) if "trunk" in params else None
+        if given is not None and tree_digest(given) != trunk.sha256:
             raise UserError(
                 'params["trunk"] does not match the argument trunk, so it would be ignored. If your code trained it, '
                 "pass trunk.with_params(...) as trunk, and save it with save_trunk. If only its dtype or form differs, "
@@ -634,7 +638,10 @@ class TaskModel:
 
         This is the merged model if the adapter can be merged and the trunk is float32. Otherwise, it is this model.
         """
-        return self.merged() if editing.can_merge(self.model) and self.trunk.dtype == "float32" else self
+        if not editing.can_merge(self.model) or self.trunk.dtype != "float32":
+            return self
+        model, params, trunk_params = editing.merged(self.model, self.params, self.trunk.params)
+        return dataclasses.replace(self, model=model, params=params, trunk=merged_trunk(self.trunk, trunk_params))
 
     @functools.cached_property
     def _tokenizer(self) -> Any:

@@ -13,7 +13,6 @@ from afjax.data.splits import AnyRows
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
 from afjax.distributed.sharding import to_host
 from afjax.errors import UserError
-from afjax.model import partition
 from afjax.model.model import Model
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
@@ -23,7 +22,8 @@ from afjax.train.record import TRAINED, folder_error
 from afjax.train.single_run import map_layers
 from afjax.train.workdir import RESULT
 from afjax.trees import Tree, tree_digest
-from afjax.trunk.layers import stack_layers
+from afjax.trunk.hugging_face import without_unused
+from afjax.trunk.layers import join_layers, stack_layers
 from afjax.trunk.pretrained import Trunk
 
 
@@ -84,7 +84,7 @@ def stored_form(trained: Tree) -> Tree:
 
 def with_params(trunk: Trunk, params: Tree, workdir: epath.Path) -> Trunk:
     """Returns a copy of the trunk with the parameters trained by a run."""
-    joined = partition.join_layers(params)
+    joined = without_unused(join_layers(params), trunk.config)
     name, digest = as_path(str(workdir / "trunk")), tree_digest(joined)
     return dataclasses.replace(trunk, name=name, params=joined, sha256=digest, trained=True)
 

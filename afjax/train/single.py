@@ -18,7 +18,6 @@ from afjax.data.notices import no_better_than_majority
 from afjax.distributed.hosts import all_hosts_or_raise
 from afjax.distributed.notes import note
 from afjax.distributed.sharding import check_batch
-from afjax.fusion.checks import check_subset
 from afjax.model.loading import load_adapters
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
@@ -104,7 +103,6 @@ def single_training(
     if isinstance(method, FusionMethod):
         partition: Partition = "fusion"
         members = load_adapters(os.fspath(method.store), method.adapters, trunk)
-        check_subset(method.fusion, len(members))
         if method.fusion.subset is not None and not config.dropout:
             # This is not an error, because runs of earlier versions can be resumed.
             note("fusion.subset has no effect, because train.dropout is False: all adapters are fused in each step.")

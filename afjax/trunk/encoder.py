@@ -34,6 +34,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.config.values import Remat
+from afjax.display.words import counted
 from afjax.distributed.sharding import shard_rows
 from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
@@ -149,11 +150,17 @@ def embed(
     return embedded
 
 
-def _check_batch(batch: Mapping[str, AnyArray]) -> None:
-    """Checks shapes and dtypes. Otherwise wrong arrays would be broadcast, or a mask of floats would be inverted."""
+def check_complete(batch: Mapping[str, AnyArray]) -> None:
+    """Raises UserError if a batch lacks an input of the encoder."""
     for name in ("tokens", "types", "mask"):
         if name not in batch:
             raise UserError(f"The batch has no {name}; it needs tokens, types and mask, each [batch, length].")
+
+
+def _check_batch(batch: Mapping[str, AnyArray]) -> None:
+    """Checks shapes and dtypes. Otherwise wrong arrays would be broadcast, or a mask of floats would be inverted."""
+    check_complete(batch)
+    for name in ("tokens", "types", "mask"):
         shape, allowed = batch[name].shape, (np.integer,) if name != "mask" else (np.bool_, np.integer)
         if len(shape) != 2 or 0 in shape or shape != batch["tokens"].shape:
             raise UserError(
@@ -233,6 +240,7 @@ def encode(
         return rematerialized(one_layer, options.remat, looped=looped)
 
     attention_maps: list[dict[str, Array]] = []
+    check_layers(trunk, config)
     for segment in _segments(trunk, slots, looped=options.scan_layers):
         if segment.looped:
             one_layer = compiled_layer(looped=True, filled=segment.filled)
@@ -303,6 +311,16 @@ class _Segment:
     looped: bool
     params: Any
     contents: Any
+
+
+def check_layers(trunk: Tree, config: TrunkConfig) -> None:
+    """Raises UserError if the trunk's tree has another number of layers than its config."""
+    depth = sum(map(num_layers, layer_groups(trunk)))
+    if depth != config.num_layers:
+        raise UserError(
+            f"The trunk's tree has {counted(depth, 'layer')}, but its config has {config.num_layers}; pass a tree and a "
+            "config that belong together."
+        )
 
 
 def _segments(trunk: Tree, slots: FilledSlots, *, looped: bool) -> Iterator[_Segment]:

@@ -197,6 +197,30 @@ def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: 
         )
 
 
+def without_unused(params: Tree, config: TrunkConfig) -> Tree:
+    """Resets the entries of a trunk's tree that have no effect and are not in weight files.
+
+    In some families, layer 0 lacks a weight that the other layers have. Training with weight decay can change its
+    entry. Without the reset, the tree's digest would change when the trunk is saved and loaded.
+
+    Args:
+      params: A trunk's tree, with stacked layers.
+      config: The trunk's architecture.
+    """
+    weights = [
+        weight for weight in config.encoder_family.weight_names.layers.values() if weight.first_layer is not None
+    ]
+    if not weights:
+        return params
+    leaves = flatten(params)
+    for weight in weights:
+        for path in weight.paths:
+            if (name := f"layers/{path}") in leaves:
+                leaves[name] = np.array(leaves[name])
+                leaves[name][0] = weight.first_layer
+    return unflatten(leaves)
+
+
 def to_hugging_face(params: Tree, family: EncoderFamily) -> dict[str, np.ndarray]:
     """Converts a trunk's tree to tensors with Hugging Face's names and torch's layout."""
     names, leaves = family.weight_names, flatten(params)

@@ -21,7 +21,7 @@ from afjax.nn.layers import dense
 from afjax.trees import AnyArray, Tree
 from afjax.trunk.any_layer import EncoderLayer, shared_inputs
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder import embed, final_norm
+from afjax.trunk.encoder import check_layers, embed, final_norm
 from afjax.trunk.layers import each_layer, trunk_layers
 from afjax.trunk.pre_norm_layer import layer_forms
 from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot
@@ -59,6 +59,7 @@ def encode_under_masks(
     has_slots = np.isin(np.arange(config.num_layers), slots.layers)
     parents, switches, ends = _branches(layer_masks & has_slots)
     slots.check_depth()
+    check_layers(trunk, config)
     contents = dict(zip(slots.layers, each_layer(slots.contents), strict=True))
     x, num_rows = embed(trunk, config, batch, dtype=dtype), batch["tokens"].shape[0]
     forms, shared = layer_forms(config), shared_inputs(trunk, config, batch["mask"].astype(bool), x.dtype)

@@ -133,3 +133,12 @@ def trunk_layers(trunk: Tree) -> list[Tree]:
 def layer_groups(trunk: Tree) -> list[Layers]:
     """Returns a trunk's ``layers``, and its ``top_layers`` if it has them."""
     return [trunk[name] for name in ("layers", "top_layers") if name in trunk]
+
+
+def join_layers(trunk: Tree) -> Tree:
+    """Joins ``layers`` and ``top_layers``, and stacks the layers if there were ``top_layers``."""
+    if "top_layers" not in trunk:
+        return trunk
+    other_params = {name: tree for name, tree in trunk.items() if name not in ("layers", "top_layers")}
+    parts = [stack_layers(layers) for layers in layer_groups(trunk)]
+    return {**other_params, "layers": jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)}

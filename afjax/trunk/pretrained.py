@@ -36,8 +36,8 @@ from afjax.trunk.embedding import (
     read_own_pooling,
 )
 from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face
-from afjax.trunk.layers import fastest_form
+from afjax.trunk.hugging_face import from_hugging_face, to_hugging_face, without_unused
+from afjax.trunk.layers import fastest_form, join_layers
 from afjax.trunk.tokenizer import TOKENIZER_FILES, former_digests, has_tokenizer, load_tokenizer, tokenizer_digests
 from afjax.trunk.weight_files import INDEX, read_tensors
 
@@ -94,7 +94,7 @@ class Trunk:
         """Returns the trunk with other parameters, such as ones that you trained.
 
         Args:
-          params: The tree, with the same paths and shapes.
+          params: The tree, with the same paths and shapes. It may have ``top_layers``, as in the partition ``top_k``.
 
         Returns:
           The trunk, with the parameters' digest. Save it with :func:`save_trunk`. A model on it can be saved too, but
@@ -103,9 +103,11 @@ class Trunk:
         Raises:
           UserError: A path or a shape differs.
         """
-        tree = unflatten({path: np.asarray(leaf, np.float32) for path, leaf in flatten(params).items()})
+        leaves = flatten(join_layers(params))
+        tree = unflatten({path: np.asarray(leaf, np.float32) for path, leaf in leaves.items()})
         if difference := shape_difference(tree, self.params):
             raise UserError(f"The parameters differ from the trunk's: {difference}.")
+        tree = without_unused(tree, self.config)
         return dataclasses.replace(self, params=tree, sha256=tree_digest(tree), trained=False)
 
     def __repr__(self) -> str:
@@ -189,7 +191,8 @@ class Trunk:
           UserError: The folder has no tokenizer, or the tokenizer cannot be read, is damaged, or has more tokens than
             the trunk has embeddings.
         """
-        assert self.folder is not None, "a random trunk has no tokenizer"
+        if self.folder is None:
+            raise UserError(f"The trunk {self.name} has no folder, and so no tokenizer; create it with its folder.")
         return load_tokenizer(self.folder, self.config.vocab_size, self.config.type_vocab_size)
 
     def embed(
@@ -448,7 +451,8 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     from safetensors import SafetensorError
     from safetensors.numpy import save, save_file
 
-    assert trunk.folder is not None, "a random trunk has no config.json to copy"
+    if trunk.folder is None:
+        raise UserError(f"The trunk {trunk.name} has no folder, and so no config.json; create it with its folder.")
     target = open_path(folder)
     files = [name for name in ("config.json", *TOKENIZER_FILES, *EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:

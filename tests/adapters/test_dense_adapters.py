@@ -218,6 +218,22 @@ def test_merged_task_model_predicts_the_same_and_can_be_saved(
     np.testing.assert_allclose(model.embed(texts), merged.embed(texts), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scan", [False, True])
+def test_merged_models_share_the_unchanged_weights_on_the_device(tiny_trunk: Trunk, scan: bool) -> None:
+    models = [make(tiny_trunk, config) for config in (LoraConfig(rank=4), LoraConfig(rank=2))]
+    models = [dataclasses.replace(model, model=dataclasses.replace(model.model, scan_layers=scan)) for model in models]
+    for model in models:
+        merged = dataclasses.replace(model.merged(), model=dataclasses.replace(model.merged().model, scan_layers=scan))
+        np.testing.assert_array_equal(
+            model.predict(["two of the four"]).logits, merged.predict(["two of the four"]).logits
+        )
+    trees = [flatten(model._merged._device_params["trunk"]) for model in models]
+    trunk = flatten(tiny_trunk.device_params(scan=scan))
+    own = {path for path, leaf in trunk.items() if trees[0][path] is not leaf}
+    assert own
+    assert all("query/kernel" in path or "value/kernel" in path for path in own)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _logits(model: Model, params: Tree, batch: Any) -> jax.Array:
     return model(params, batch).logits

@@ -7,7 +7,8 @@ import pytest
 from facts import has_facts
 from flax.errors import ScopeParamShapeError
 
-from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig
+from afjax.adapters.kinds import init_adapter
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, AdapterConfig, PalConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
@@ -98,6 +99,21 @@ def test_mismatched_parameters_and_layers_are_refused() -> None:
             {"params": params}, *INPUTS, adapters={"a": {}}
         )
     assert "7" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "given"),
+    [
+        (AdapterConfig(size=3, new_layer_norm="before"), AdapterConfig(size=3)),
+        (AdapterConfig(size=3, position="both"), AdapterConfig(size=3)),
+        (PalConfig(size=4, num_heads=2), AdapterConfig(size=3)),
+    ],
+)
+def test_adapter_that_does_not_match_its_config_is_refused(config: Adapter, given: Adapter) -> None:
+    params, tree = init_trunk(jax.random.key(1), TRUNK), init_adapter(jax.random.key(2), given, TRUNK)
+    with pytest.raises(UserError) as refused:
+        Encoder(TRUNK, adapters=(("a", config),)).apply({"params": params}, *INPUTS, adapters={"a": tree})
+    assert has_facts(str(refused.value), '"a"')
 
 
 @pytest.mark.parametrize(

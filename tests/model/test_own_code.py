@@ -20,6 +20,7 @@ from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.distributed.sharding import make_mesh, num_parts, replicate, shard_rows
 from afjax.errors import UserError
+from afjax.model.partition import split_layers
 from afjax.model.setup import Setup, fusion_setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.tasks.load import rows_from_lists
@@ -215,6 +216,7 @@ def test_parameters_of_another_model_are_refused(
 def test_trained_trunk_gets_its_own_digest(tiny_trunk: Trunk, tmp_path: Path) -> None:
     params = jax.tree.map(lambda leaf: leaf + 1, tiny_trunk.params)
     # Saving a model on the new trunk must not replace the folder of the run that trained the old one.
+    assert tiny_trunk.with_params(split_layers(params, 1)).sha256 == tiny_trunk.with_params(params).sha256
     trunk = dataclasses.replace(tiny_trunk, trained=True).with_params(params)
     assert not trunk.trained
     assert trunk.sha256 == tree_digest(params) != tiny_trunk.sha256

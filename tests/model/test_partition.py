@@ -25,7 +25,7 @@ from afjax.errors import UserError
 from afjax.fusion.parameters import init_fusion
 from afjax.model.heads import init_head
 from afjax.model.model import Model
-from afjax.model.partition import Rule, join_layers, label, preset, split, split_layers
+from afjax.model.partition import Rule, label, preset, split, split_layers
 from afjax.model.setup import Setup
 from afjax.train.optimizer import make_optimizer, step_settings
 from afjax.train.single_run import split_params

@@ -3,6 +3,7 @@
 All forms of the layers give the same result.
 """
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.errors import UserError
 from afjax.model.partition import split_layers
@@ -277,6 +279,17 @@ def test_slots_receive_the_contents_of_their_layer(
     _, attention = encode(tree, CONFIG, batch, slots=slots, options=EncoderOptions(scan_layers=scan))
     assert attention["ffn"].shape == (len(layers), 3, 7, 1)
     assert attention["ffn"][:, 0, 0, 0].tolist() == contents["ffn"].tolist()
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("depth", [2, 4])
+def test_tree_with_another_number_of_layers_than_the_config_is_refused(
+    trunk: Tree, batch: Any, depth: int, scan: bool
+) -> None:
+    config = dataclasses.replace(CONFIG, num_layers=depth)
+    with pytest.raises(UserError) as refused:
+        encode(trunk, config, batch, options=EncoderOptions(scan_layers=scan))
+    assert has_facts(str(refused.value), "3 layers", str(depth))
 
 
 def test_dropout_depends_on_the_key(trunk: Tree, batch: Any) -> None:

@@ -24,7 +24,7 @@ from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import config_values, saved_values, trunk_config
 from afjax.trunk.encoder import encode, init_trunk
 from afjax.trunk.hugging_face import to_hugging_face
-from afjax.trunk.pretrained import find_pooling, load_trunk
+from afjax.trunk.pretrained import find_pooling, load_trunk, save_trunk
 from afjax.trunk.sizes import SIZES, size_pooling
 from tests.small_trunk import small_trunk
 
@@ -162,6 +162,17 @@ def test_first_layer_has_no_attention_norm(tmp_path: Path) -> None:
     save_file({**tensors, "layers.0.attn_norm.weight": np.ones(12, np.float32)}, folder / "model.safetensors")
     with pytest.raises(UserError, match=r"\+ layers\.0\.attn_norm\.weight"):
         load_trunk(str(folder))
+
+
+def test_training_the_missing_norm_does_not_change_the_digest_of_the_saved_trunk(tmp_path: Path) -> None:
+    """Plain AdamW decays the entry of the missing norm, although it has no effect."""
+    trunk = load_trunk(str(write_trunk(tmp_path / "trunk")))
+    decayed = trunk.with_params(jax.tree.map(lambda leaf: 0.5 * leaf, trunk.params))
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "trunk" / "tokenizer.json").write_text("{}")
+    save_trunk(tmp_path / "saved", decayed)
+    assert load_trunk(str(tmp_path / "saved")).sha256 == decayed.sha256
+    assert decayed.params["layers"]["attention"]["norm"]["scale"][1, 0] == 0.5
 
 
 @pytest.mark.parametrize(
