@@ -318,8 +318,8 @@ def check_layers(trunk: Tree, config: TrunkConfig) -> None:
     depth = sum(map(num_layers, layer_groups(trunk)))
     if depth != config.num_layers:
         raise UserError(
-            f"The trunk's tree has {counted(depth, 'layer')}, but its config has {config.num_layers}; pass a tree and a "
-            "config that belong together."
+            f"The trunk's tree has {counted(depth, 'layer')}, but its config has {config.num_layers}; pass a tree and "
+            "a config that belong together."
         )
 
 

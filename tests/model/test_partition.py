@@ -33,7 +33,7 @@ from afjax.train.step import init_state, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
-from afjax.trunk.layers import unstack_layers
+from afjax.trunk.layers import join_layers, unstack_layers
 
 pytestmark = pytest.mark.slow
 
