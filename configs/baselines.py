@@ -41,9 +41,9 @@ METHODS = {
 def get_config(
     method: str = "full",
     task: str = "rte",
-    data: str = "data/rte",
+    data: str = "",
     data_dir: str = "",
-    kind: str = "classification",
+    kind: str = "",
     metric: str = "",
     trunk: str = "bert-base-uncased",
     factor: float = 16.0,
@@ -68,7 +68,9 @@ def get_config(
     config.seed = seed
     config.name = f"{task}-{method}"
     # With data_dir, the task is a benchmark task with a known kind and metric.
-    custom = {"source": data, "kind": kind, "metric": metric}
+    if data_dir and (data or kind or metric):
+        raise ValueError(f"data_dir={data_dir} looks up a benchmark task by name; leave out data, kind and metric")
+    custom = {"source": data or "data/rte", "kind": kind or "classification", "metric": metric}
     config.task = {"name": task, **({"data_dir": data_dir} if data_dir else custom)}
     config.partition = partition
     config.top_k = top_k if method == "top_k" else 0

@@ -30,7 +30,7 @@ METHODS = ("adapter", "full", "top_k")
 
 def get_config(
     task: str = "spam",
-    data: str = "data/spam",
+    data: str = "",
     text: str = "",
     label: str = "",
     data_dir: str = "",
@@ -50,7 +50,9 @@ def get_config(
     config.trunk = trunk
     config.seed = seed
     config.name = f"{task}-{method}"
-    custom = {"source": data, "text_a": text, "label": label}
+    if data_dir and (data or text or label):
+        raise ValueError(f"data_dir={data_dir} looks up a benchmark task by name; leave out data, text and label")
+    custom = {"source": data or "data/spam", "text_a": text, "label": label}
     config.task = {"name": task, **({"data_dir": data_dir} if data_dir else custom)}
     config.partition = method
     config.top_k = top_k if method == "top_k" else 0

@@ -73,10 +73,12 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
             rows: list[str] = []
             shares: list[list[float]] = []
             for activations in found:
-                for group, means in activations.means.get(slot, {}).items():
+                # All panels have the same rows, because they share an axis. A fusion without the slot has no shares.
+                for group in activations.num_rows:
                     rows.append(activations.fusion if group == ALL else f"{activations.fusion}: {group}")
-                    share_by_adapter = dict(zip(activations.adapters, means[layer], strict=True))
-                    shares.append([share_by_adapter.get(name, np.nan) for name in adapters])
+                    means = activations.means.get(slot, {}).get(group)
+                    own = {} if means is None else dict(zip(activations.adapters, means[layer], strict=True))
+                    shares.append([own.get(name, np.nan) for name in adapters])
             panels.append(_Panel(f"layer {layer}{slot_suffix}", rows, adapters, np.array(shares)))
     lines = [
         [activations.fusion, group, activations.num_rows[group], slot, layer, name, float(amount)]

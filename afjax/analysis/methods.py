@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from afjax.config.adapters import ADAPTER_PRESETS, Adapter
+from afjax.config.adapters import ADAPTER_PRESETS, Adapter, InDenseLayers
 from afjax.config.experiment import ExperimentConfig
 
 # Fields that define an adapter architecture. Sizes, activation and initialization are not part of it.
 _ARCHITECTURE = tuple(
-    "position pretrained_layer_norm new_layer_norm residual_from layer_norms shared_projections placement".split()
+    (
+        "position pretrained_layer_norm new_layer_norm residual_from layer_norms shared_projections placement "
+        "target_modules"
+    ).split()
 )
 
 
@@ -37,10 +40,13 @@ def method_of(config: ExperimentConfig) -> str:
 def architecture_name(adapter: Adapter) -> str:
     """Names an adapter's architecture after its preset, or else after its kind.
 
-    An adapter matches a preset regardless of sizes, activation and initialization.
+    An adapter matches a preset regardless of sizes, activation and initialization. The name of a kind in dense layers
+    lists these layers, as in ``lora-query+key``.
     """
     presets = [name for name, preset in ADAPTER_PRESETS.items() if _architecture(preset) == _architecture(adapter)]
-    return presets[0] if presets else adapter.kind
+    if presets:
+        return presets[0]
+    return f"{adapter.kind}-{'+'.join(adapter.target_modules)}" if isinstance(adapter, InDenseLayers) else adapter.kind
 
 
 def _architecture(adapter: Adapter) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from afjax.analysis.sides import split_words
 from afjax.errors import UserError
 
 
@@ -17,7 +18,7 @@ def add_runs_flags(parser: argparse.ArgumentParser) -> None:
 
 def split_folders(given: str) -> Sequence[str]:
     """Splits the value of ``--runs`` into folders."""
-    folders = [folder.strip() for folder in given.split(",")]
+    folders = split_words(given)
     if "" in folders:
         raise UserError(
             f'--runs is "{given}", which has an empty entry; use comma-separated folders, such as '

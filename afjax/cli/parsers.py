@@ -141,7 +141,10 @@ def add_mismatch_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_length_flag(parser: argparse.ArgumentParser, default: int | None = 128) -> None:
     """Adds the flag for the length of rows. The default None means the length used in training."""
-    description = f"maximum tokens per row; longer rows are truncated ({default or 'as in training'})"
+    description = (
+        "maximum tokens per row; longer rows are truncated, or split into windows for span and tagging "
+        f"({default or 'as in training'})"
+    )
     parser.add_argument("--max_length", type=int, default=default, help=description)
 
 

@@ -105,7 +105,8 @@ def _note_blank_rows(inputs_per_group: Sequence[Sequence[Any]]) -> None:
     """Prints a note if some rows have a blank text in any group of columns."""
 
     def is_blank(given: Any) -> bool:
-        texts = [given] if isinstance(given, str) else given
+        # The words of a row to tag are a list.
+        texts = [given] if isinstance(given, str) else ["".join(given)] if isinstance(given, list) else given
         return any(isinstance(text, str) and not is_visible(text) for text in texts)
 
     inputs_per_row = list(zip(*inputs_per_group, strict=True))

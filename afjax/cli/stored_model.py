@@ -87,6 +87,20 @@ def load_recorded_trunk(given: str, store_folder: str, kind: str, name: str) -> 
         ) from error
 
 
+def is_other_file(model: "TaskModel", source: str | None) -> bool:
+    """Whether a source is a file other than the model's recorded source.
+
+    All rows of such a file belong to the requested split.
+    """
+    if not source or source.endswith(".toml") or _is_recorded(model, source):
+        return False
+    return open_path(source).is_file()
+
+
+def _is_recorded(model: "TaskModel", source: str) -> bool:
+    return source == model.task.source or _is_same_path(source, model.task.source)
+
+
 def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, data_dir: str | None = None) -> "AnyRows":
     """Loads labeled rows to evaluate a model on.
 
@@ -121,9 +135,9 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
         data_task = model_task
     elif source.endswith(".toml"):
         data_task = read_task(source)
-    elif source == model_task.source or _is_same_path(source, model_task.source):
+    elif _is_recorded(model, source):
         data_task = model_task
-    elif open_path(source).is_file():
+    elif is_other_file(model, source):
         # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
         if split == "dev" and model_task.dev_share and not model_task.dev:
             print_line(

@@ -130,7 +130,11 @@ def parse_keep(text: str, outputs: Sequence[str]) -> dict[str, str]:
       UserError: A name is empty, a column or field is repeated, or a field is in ``outputs``.
     """
     keep: dict[str, str] = {}
-    for item in next(csv.reader([text])) if text else ():
+    try:
+        items = next(csv.reader([text])) if text else []
+    except csv.Error as error:
+        raise UserError(f"--keep={shorten(text)} cannot be read ({error}); list column names.") from None
+    for item in items:
         column, colon, field = item.rpartition(":")
         column = column if colon else field
         if not column or not field:

@@ -1,6 +1,7 @@
 """Mean fusion activations match a slow row-by-row computation. Missing adapters leave gaps in figures."""
 
 import csv
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from afjax.analysis import activation_figures
 from afjax.analysis.activation_figures import draw_activations, draw_token_activations
 from afjax.analysis.activations import ALL, Activations, TokenActivations, mean_activations, token_activations
 from afjax.config.adapters import AdapterConfig
@@ -114,6 +116,21 @@ def test_pictures(tmp_path: Path, fused: TaskModel) -> None:
     lines = read(draw_token_activations(token_activations(fused, "all of"), f"{tmp_path}/tokens", layers=[1]))
     assert len(lines) == 4 * 3
     assert {line["layer"] for line in lines} == {"1"}
+
+
+def test_panels_of_all_slots_have_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The panels share an axis, so a fusion that lacks a slot needs an empty row there."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(activation_figures, "_draw", lambda panels, *_, **__: drawn.extend(panels) or [])
+    one = activations("one", ("a", "b"))
+    both = dataclasses.replace(one, fusion="both", means={"attention": one.means["ffn"], **one.means})
+    draw_activations([one, both], tmp_path / "picture", layers=[0])
+    assert [(panel.title, panel.rows) for panel in drawn] == [
+        ("layer 0, ffn", ["one", "both"]),
+        ("layer 0, attention", ["one", "both"]),
+    ]
+    assert np.isnan(drawn[1].amounts[0]).all()
+    np.testing.assert_array_equal(drawn[1].amounts[1], drawn[0].amounts[1])
 
 
 def of_tokens(count: int) -> TokenActivations:

@@ -21,6 +21,7 @@ from afjax.analysis.tables import make_grid, make_table
 from afjax.analysis.workdirs import find_folders
 from afjax.cli.configs import load_experiment
 from afjax.cli.main import make_parser
+from afjax.config.adapters import LoraConfig
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
 from afjax.config.fusion import FusionConfig
@@ -51,6 +52,9 @@ def jointly(method: str, tasks: tuple[str, ...], **settings: object) -> Experime
         (experiment("rte", "houlsby", adapter=adapter("houlsby", size=8, init_scale=1.0)), "houlsby"),
         (experiment("rte", "pfeiffer", adapter=adapter("pfeiffer", position="both")), "bottleneck"),
         (experiment("rte", "pals"), "pals"),
+        (experiment("rte", "lora"), "lora"),
+        (experiment("rte", "lora_all"), "lora_all"),
+        (experiment("rte", "lora", adapter=LoraConfig(rank=2, target_modules=("key",))), "lora-key"),
         (experiment("rte", "top_ffn_2"), "top_ffn_2"),
         (experiment("rte", "pfeiffer", partition="adapter+trunk"), "pfeiffer-trunk"),
         (jointly("full", ("rte", "cb")), "mt-full"),

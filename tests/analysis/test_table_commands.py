@@ -38,6 +38,14 @@ def test_table(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     assert (tmp_path / "table.md").read_text() == shown
 
 
+def test_folder_of_a_sweeps_run_may_have_commas(tmp_path: Path, capsys: Capsys) -> None:
+    run = tmp_path / "runs" / "train.learning_rate=0.001,seed=0"
+    finish(run, experiment("rte", "full"), 0.4)
+    finish(tmp_path / "other", experiment("cb", "full"), 0.6)
+    assert main(["table", "houlsby", f"--runs={run},{tmp_path / 'other'}"]) == 0
+    assert has_facts(capsys.readouterr().out, "cb", "rte")
+
+
 @pytest.mark.parametrize("figure", ["tradeoff", "differences"])
 def test_plot(figure: str, runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     begin(runs / "begun", experiment("rte", "head"))

@@ -5,10 +5,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from facts import has_facts
 
+from afjax.analysis import adapterdrop
 from afjax.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -40,6 +42,21 @@ def test_activations(model: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert {line["layer"] for line in lines} == {"1"}
     assert {line["adapter"] for line in lines} == {"first", "second"}
     assert sum(float(line["mean_activation"]) for line in lines) == pytest.approx(3)
+
+
+def test_adapters_are_ranked_on_train_rows_and_not_on_the_scored_file(
+    model: list[str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked: list[Any] = []
+    rank = adapterdrop.rank_adapters
+    monkeypatch.setattr(
+        adapterdrop, "rank_adapters", lambda model, rows, **options: ranked.append(rows) or rank(model, rows, **options)
+    )
+    scored = tmp_path / "scored.jsonl"
+    train = [json.loads(line) for line in (data / "train.jsonl").read_text().splitlines()]
+    scored.write_text("".join(json.dumps({**row, "text_a": "all the " + row["text_a"]}) + "\n" for row in train))
+    assert main(["prune", *model[:-1], f"--source={scored}"]) == 0
+    assert list(ranked[0].text_a) == [row["text_a"] for row in train]
 
 
 def test_activations_of_a_single_text(model: list[str], tmp_path: Path) -> None:

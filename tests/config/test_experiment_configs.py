@@ -15,6 +15,7 @@ import pytest
 from afjax import store
 from afjax.cli.configs import load_experiment
 from afjax.config.from_dict import to_dict
+from afjax.errors import UserError
 from afjax.train.experiment import run_experiment
 from afjax.train.results import Result
 
@@ -60,6 +61,15 @@ TASKS = (
     "squad_v2",
     "sms_spam",
 )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["baselines:data_dir=D,data=D", "baselines:data_dir=D,kind=regression", "houlsby_extra:data_dir=D,text=message"],
+)
+def test_arguments_that_a_benchmark_task_would_ignore_are_refused(arguments: str) -> None:
+    with pytest.raises(UserError, match="data_dir=D"):
+        load_experiment(arguments, [])
 
 
 @pytest.fixture(scope="module")

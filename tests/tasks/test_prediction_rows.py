@@ -119,7 +119,7 @@ def test_keep_flag_is_parsed() -> None:
     assert parse_keep('id,"a, b":b,"c ""d"""', OUTPUTS) == {"id": "id", "a, b": "b", 'c "d"': 'c "d"'}
 
 
-@pytest.mark.parametrize("text", ["label", "text:label", "text,", ":x", "x:", "text,text", "a:x,b:x"])
+@pytest.mark.parametrize("text", ["label", "text:label", "text,", ":x", "x:", "text,text", "a:x,b:x", "a\rb"])
 def test_invalid_keep_flags_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match=f"--keep={text} "):
+    with pytest.raises(UserError, match="--keep="):
         parse_keep(text, OUTPUTS)

@@ -9,6 +9,7 @@ from afjax.cli.parsers import add_command, flags, one_of
 from afjax.config.adapters import ADAPTER_PRESETS
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
+from afjax.errors import UserError
 
 EXAMPLE = """\
 example:
@@ -45,6 +46,10 @@ def _run(arguments: argparse.Namespace) -> None:
     from afjax.bench import step_time as bench
 
     check_value(PositiveInt, arguments.num_steps, "--num_steps")
+    if arguments.num_adapters != 1 and arguments.method != "fusion":
+        raise UserError(f"--num_adapters has no effect with --method={arguments.method}; leave it out.")
+    if arguments.preset != "pfeiffer" and arguments.method == "full":
+        raise UserError("--adapter has no effect with --method=full; leave it out.")
     names = [field.name for field in dataclasses.fields(bench.Case)]
     prepared = bench.prepare(bench.Case(**flags(arguments, *names)))
     figures = bench.measure(prepared, num_steps=arguments.num_steps, batch_size=arguments.batch_size)

@@ -6,7 +6,7 @@ from typing import Any
 
 from afjax.cli.curves import add_curve_flags, show_curve
 from afjax.cli.parsers import add_command, add_model_flags
-from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.cli.stored_model import is_other_file, load_stored_model, rows_of
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
 from afjax.config.values import check_name
@@ -61,7 +61,9 @@ def _run(arguments: argparse.Namespace) -> None:
     task_model = load_stored_model(arguments)
     data = {"source": arguments.source, "data_dir": arguments.data_dir}
     rows = rows_of(task_model, arguments.split, **data)
-    ranking_rows = rows_of(task_model, "train", **data).every(arguments.rank_rows)
+    # All rows of a file are scored, so adapters are ranked on the model's own train rows.
+    own_train = {} if is_other_file(task_model, arguments.source) else data
+    ranking_rows = rows_of(task_model, "train", **own_train).every(arguments.rank_rows)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
     # Raise an error before printing anything if the fusion cannot be pruned.

@@ -39,7 +39,9 @@ def add(commands: Any) -> None:
         help="allowed names in the Host header (localhost, 127.0.0.1, ::1 and --host)",
     )
     parser.add_argument(
-        "--resident", type=int, help="maximum number of adapters on the device; the rest stay in host memory (all)"
+        "--resident",
+        type=int,
+        help="maximum number of adapters of each form on the device; the rest stay in host memory (all)",
     )
     parser.add_argument("--batch_sizes", default="1,8,32", metavar="N,N", help="batch sizes to compile (1,8,32)")
     parser.add_argument(
