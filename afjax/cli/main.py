@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("EPATH_USE_TF", "false")
     argv = sys.argv[1:] if argv is None else argv
     parser, commands = make_parser()
+    if not argv:
+        parser.print_help()
+        return 2
     if problem := _unknown_command(argv, commands) or _empty_flag(argv):
         print_line(f"afjax: {problem}")
         return 2

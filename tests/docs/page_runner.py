@@ -18,7 +18,7 @@ from afjax.cli.main import main
 ROOT = Path(__file__).parents[2]
 LANGUAGES = ("python", "bash")
 # Lines in bash blocks that start with these words are skipped, because they do not run afjax.
-NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ")
+NOT_OURS = ("pip ", "cat ", "cd ", "git ", "head ", "python ", "python3 ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +92,7 @@ def run_page(page: Path, trunk: Path) -> dict[str, Any]:
 
 def short_program(code: str, trunk: Path) -> str:
     """Makes a program use a small trunk and train for two steps, with one compiled program."""
+    code = re.sub(r", buckets=\([\d,]+\)", "", code)
     code = re.sub(r"\b(epochs|max_steps)=[\d.]+", "max_steps=2, buckets=(32,)", code)
     code = re.sub(r"max_length=\d+", "max_length=32", code)
     return code.replace('"minilm"', repr(str(trunk)))
