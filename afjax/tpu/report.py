@@ -16,7 +16,7 @@ from afjax.tpu.minimum_flops import minimum_flops
 from afjax.tpu.plan import Plan
 from afjax.tpu.program import Program, read_program, total_by_kind
 from afjax.tpu.roofline import Roofline, roofline
-from afjax.tpu.steps import compile_eval_step, compile_train_step, trained_bytes
+from afjax.tpu.steps import best_bytes, compile_eval_step, compile_train_step, trained_bytes
 
 # If an estimate is more than this many times as large as the largest compiled step, a larger step is compiled.
 _GROWTH = 4
@@ -51,6 +51,7 @@ class Report:
       train, evaluate: The steps. None if the batch does not fit in the chip's memory, so the training step does not
         compile.
       gradient_bytes: Bytes of one step's gradients.
+      best_bytes: Bytes of the best parameters so far on one chip, for all slots. They are not part of the steps.
       fitting_batch: Estimate of the largest batch that fits, in rows over all chips, extrapolated from the memory of
         smaller batches. None if it was not requested, if no batch fits, or if the plan has several slots.
       fitting_slots: Estimate of the largest number of slots that fits. None unless the plan has several slots.
@@ -61,6 +62,7 @@ class Report:
     train: Step | None
     evaluate: Step | None
     gradient_bytes: int
+    best_bytes: int
     fitting_batch: int | None
     fitting_slots: int | None = None
 
@@ -80,7 +82,8 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
     check_batch(plan.settings.batch_size, mesh)
     train = train_step(plan, mesh, topology)
     evaluate = _eval_step(plan, mesh, topology) if train else None
-    batch, slots, memory = None, None, topology.chip.hbm_bytes
+    best = plan.slots * best_bytes(plan, mesh)
+    batch, slots, memory = None, None, topology.chip.hbm_bytes - best
     if fit and plan.slots > 1:
         slots = largest_number(
             lambda number: train_step(plan.with_slots(number), mesh, topology), plan.slots, train, memory, unit=1
@@ -93,7 +96,7 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
             memory,
             unit=_row_parts(mesh),
         )
-    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), batch, slots)
+    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), best, batch, slots)
 
 
 def _row_parts(mesh: Mesh) -> int:
@@ -251,6 +254,7 @@ def to_json(found: Report) -> dict[str, Any]:
         "fits": found.train is not None,
         "hbm_gb_per_chip": topology.chip.hbm_bytes / 1e9,
         "gradient_bytes": found.gradient_bytes,
+        "best_parameters_gb_per_chip": found.best_bytes / 1e9,
         "largest_batch_size": found.fitting_batch,
         "largest_slots": found.fitting_slots,
     }
@@ -267,6 +271,7 @@ def to_lines(found: Report) -> list[str]:
         f"{plan.title}: {counted(rows, 'row')} of {plan.length} tokens on {topology.name}, "
         f"{counted(topology.num_chips, 'chip')}",
         f"trained: {found.gradient_bytes / 1e6:.1f} MB of gradients per step",
+        f"kept: {found.best_bytes / 1e6:.1f} MB per chip for the best parameters, in addition to the memory below",
     ]
     for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
         if step is not None:

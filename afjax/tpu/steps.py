@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -121,6 +122,15 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
         task_bytes = [leaf.size // len(plan.kinds) * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["own"])]
         return sum(task_bytes) + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained["shared"]))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
+
+
+def best_bytes(plan: Plan, mesh: Mesh) -> int:
+    """Computes the size of one run's best parameters so far on one chip, in bytes.
+
+    A run keeps this copy of its trained parameters next to its state.
+    """
+    leaves = jax.tree.leaves(step_shapes(plan, mesh)[0]["trained"])
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 @functools.lru_cache(maxsize=4)

@@ -209,7 +209,7 @@ def test_report_is_written_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
     compiled, seconds = compile_train_step(planned, one_device())
     program = read_program(compiled)
     step = Step(program, seconds, program.work.matmul_flops / 1.02, roofline(program.work, topology))
-    found = Report(planned, topology, step, None, 1000, 64)
+    found = Report(planned, topology, step, None, 1000, 2000, 64)
     values: Mapping[str, Any] = json.loads(json.dumps(to_json(found)))
     for name in ("flops_per_chip", "minimum_flops_per_chip", "memory_gb_per_chip", "all_reduce_bytes", "compile_s"):
         assert values[name] >= 0
@@ -220,11 +220,11 @@ def test_report_is_written_as_text_and_as_json(tiny_trunk_folder: Path) -> None:
     assert "bound by" in text
     assert "may fail" not in text
     four = "\n".join(
-        to_lines(Report(plan_method(tiny_trunk_folder, "head").with_slots(4), topology, step, None, 1, None, 9))
+        to_lines(Report(plan_method(tiny_trunk_folder, "head").with_slots(4), topology, step, None, 1, 2, None, 9))
     )
     assert has_facts(four, "per run ", "4 runs per step")
     assert has_facts(four, "Largest number of runs", "9")
-    nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, None)))
+    nothing = "\n".join(to_lines(Report(planned, topology, None, None, 1000, 2000, None)))
     assert has_facts(nothing, "batch", "not fit", "16.9 GB", "per chip")
     assert "mesh.fsdp" in nothing
 
@@ -243,7 +243,7 @@ def test_report_warns_if_the_step_compiles_but_its_memory_may_not_fit(tiny_trunk
         in_use=16011897856,
     )
     step = Step(dataclasses.replace(program, memory=memory), 1.0, 1.0, roofline(program.work, topology))
-    found = Report(planned, topology, step, None, 1000, None)
+    found = Report(planned, topology, step, None, 1000, 2000, None)
     values = to_json(found)
     assert values["fits"]
     assert values["in_use_gb_per_chip"] < values["hbm_gb_per_chip"] < values["memory_gb_per_chip"]
