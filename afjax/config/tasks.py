@@ -119,13 +119,14 @@ class TaskConfig(Settings, name="task"):
         context per row; the answer is a span of the context); multi-label classification (any number of labels per
         row); or tagging (one tag per word, as for named entities).
       labels: Label names in order. For multiple choice, the names of the first, second, ... choice. Defaults to the
-        names in the folder's ``labels.json`` or defined by the source, or else to the labels in the train split.
+        names in the folder's ``labels.json`` or defined by the source, or else to the labels in the train split. Not
+        used for regression and span tasks.
       text_a, text_b, label: Names of the text columns and the label column. The defaults are ``text_a`` and ``text_b``,
         or else ``text``; and ``label``. Datasets from TFDS and the Hugging Face hub have more defaults, such as
         ``sentence1`` and ``sentence2``. For multiple choice and span tasks, ``text_a`` is the context (default
         ``context``) and ``text_b`` the question (default ``question``, optional for multiple choice). For span tasks,
         ``label`` holds the answers (default ``answers``). For tagging, ``text_a`` holds the words (default ``words``)
-        and ``label`` the tags (default ``tags``).
+        and ``label`` the tags (default ``tags``), and ``text_b`` is not used.
       choices: For multiple choice, one column with a list or one column per choice. Defaults to ``choices``.
       train_rows: Number of train rows to use, evenly spaced; 0 for all.
       metric: The dev metric that selects the best parameters (``train.patience`` refers to it too). Defaults to
@@ -137,7 +138,8 @@ class TaskConfig(Settings, name="task"):
         value. Stickland & Murray 2019 use 5 for STS-B to make its loss comparable in magnitude to other tasks' losses.
 
     Raises:
-      UserError: A field has the wrong type or an invalid value, or a setting does not apply to the kind of task.
+      UserError: A field has the wrong type or an invalid value, or ``choices``, ``span``, ``multi_label`` or ``scale``
+        is set for another kind of task.
 
     Example:
       >>> from afjax import TaskConfig
