@@ -80,13 +80,24 @@ class Comparison:
         return [
             task
             for task, by_seed in self.differences.items()
-            if len(by_seed) > 1 and all(sign * points > 1.01 * dev_row(task) for points in by_seed.values())
+            if len(by_seed) > 1 and all(sign * points > 1.5 * dev_row(task) for points in by_seed.values())
         ]
 
 
 def dev_row(task: str) -> float:
     """Returns how many points one dev row of a task is worth."""
-    return 100 / FEWER_DEV_ROWS.get(task, GTE_SMALL.dev_rows)
+    return 100 / num_dev_rows(task)
+
+
+def num_dev_rows(task: str) -> int:
+    """Returns the number of dev rows of a task."""
+    return FEWER_DEV_ROWS.get(task, GTE_SMALL.dev_rows)
+
+
+def exact_score(results: Results, method: str, task: str, seed: int) -> float | None:
+    """Returns a run's dev accuracy, or None. The file's scores have four digits, so they are rounded to whole rows."""
+    found, rows = score(results, method, task, seed), num_dev_rows(task)
+    return None if found is None else round(found * rows) / rows
 
 
 def subtract(results: Results, method: str, other: str) -> Comparison:
@@ -94,7 +105,7 @@ def subtract(results: Results, method: str, other: str) -> Comparison:
     differences: dict[str, dict[int, float]] = {}
     for task in GTE_SMALL.tasks:
         for seed in SEEDS:
-            a, b = (score(results, name, task, seed) for name in (method, other))
+            a, b = (exact_score(results, name, task, seed) for name in (method, other))
             if a is not None and b is not None:
                 differences.setdefault(task, {})[seed] = 100 * (a - b)
     return Comparison(differences)
@@ -135,7 +146,7 @@ def scores_table(results: Results, tasks: Sequence[str], methods: Sequence[str])
     yield f"| task | {' | '.join(f'`{method}`' for method in methods)} |"
     yield "|" + "---|" * (1 + len(methods))
     for task in tasks:
-        cells = [_percent([score(results, method, task, seed) for seed in SEEDS]) for method in methods]
+        cells = [_percent([exact_score(results, method, task, seed) for seed in SEEDS]) for method in methods]
         yield f"| {task} | {' | '.join(cells)} |"
     means = [[_mean(results, tasks, method, seed) for seed in SEEDS] for method in methods]
     yield f"| mean | {' | '.join(_percent(found) for found in means)} |"
@@ -149,7 +160,7 @@ def _percent(scores: Sequence[float | None]) -> str:
 
 def _mean(results: Results, tasks: Sequence[str], method: str, seed: int) -> float | None:
     """Returns the mean score over the tasks, or None if a task is missing."""
-    found = [value for task in tasks if (value := score(results, method, task, seed)) is not None]
+    found = [value for task in tasks if (value := exact_score(results, method, task, seed)) is not None]
     return statistics.mean(found) if len(found) == len(tasks) else None
 
 

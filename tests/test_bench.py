@@ -63,8 +63,8 @@ def test_comparison_uses_only_pairs_of_runs_with_the_same_task_and_seed() -> Non
     scores = {
         ("pfeiffer", "mnli"): (0.50, 0.52, 0.54),
         ("head", "mnli"): (0.40, 0.44, 0.42),
-        ("pfeiffer", "cb"): (0.70, 0.72),
-        ("head", "cb"): (0.69, 0.60),
+        ("pfeiffer", "cb"): (39 / 56, 40 / 56),
+        ("head", "cb"): (38 / 56, 33 / 56),
         ("pfeiffer", "qqp"): (0.80,),
     }
     results = {
@@ -76,11 +76,11 @@ def test_comparison_uses_only_pairs_of_runs_with_the_same_task_and_seed() -> Non
     assert {
         task: {seed: round(points, 6) for seed, points in by_seed.items()}
         for task, by_seed in found.differences.items()
-    } == {"mnli": {0: 10, 1: 8, 2: 12}, "cb": {0: 1, 1: 12}}
-    # One point is less than a dev row of cb.
+    } == {"mnli": {0: 10, 1: 8, 2: 12}, "cb": {0: round(100 / 56, 6), 1: 12.5}}
+    # With seed 0, cb differs by one dev row.
     assert (found.tasks(1), found.tasks(-1)) == (["mnli"], [])
     assert list(comparisons_table(results))[2:] == [
-        "| `pfeiffer` - `head` | 2 | +5.5 | +10.0 | +12.0 (1 of 2) |  |  | mnli |  |"
+        "| `pfeiffer` - `head` | 2 | +5.9 | +10.2 | +12.0 (1 of 2) |  |  | mnli |  |"
     ]
 
 

@@ -128,7 +128,8 @@ def _chosen_names(listed: Sequence[str], names: Sequence[str]) -> Sequence[str]:
     matches = [by_spelling.get(spelling(name)) for name in names]
     if None not in matches and len(set(matches)) == len(names):
         return [name for name in matches if name is not None]
-    if any(matches):
+    # Names that only differ in spelling must be in the same places, so that the order is clear.
+    if any(match not in (None, name) for match, name in zip(matches, listed, strict=True)):
         raise UserError(
             f"The dataset has the label names {', '.join(names[:_SHOWN])}, but the task lists "
             f"{', '.join(listed[:_SHOWN])}. Some differ only in spelling; use the dataset's names."

@@ -113,26 +113,22 @@ def check_choices(place: str, values: Any) -> tuple[str, ...]:
 def choice_index(place: str, label: Any, num_choices: int, names: tuple[str, ...]) -> int:
     """Converts a label to the index of a choice.
 
-    A label is a choice's name or index. If a name could be mistaken for an index (:func:`indices_are_clear`), such as
-    "1" and "2", only names are accepted, and the integer 1 is the name "1".
+    Integers are indices. Strings are names or, unless a name could be mistaken for an index
+    (:func:`indices_are_clear`), indices in digits.
 
     Raises:
       UserError: The label does not match any choice.
     """
-    is_integer = isinstance(label, (int, np.integer)) and not isinstance(label, bool)
-    # str() limits the number of digits.
-    is_short = is_integer and int(label).bit_length() < 64
-    text = str(label) if is_short or isinstance(label, str) else ""
-    has_indices = indices_are_clear(names)
-    if text in names:
-        index = names.index(text)
-    elif has_indices and text.isdecimal() and len(text) < 10:
-        index = int(text)
+    if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
+        index = int(label)
+    elif isinstance(label, str) and label in names:
+        index = names.index(label)
+    elif isinstance(label, str) and indices_are_clear(names) and label.isdecimal() and len(label) < 10:
+        index = int(label)
     else:
         index = -1
     if not 0 <= index < num_choices:
-        numbers = [f"a number from 0 to {num_choices - 1}"] if has_indices else []
-        allowed = " or ".join([*numbers, *([f"one of {', '.join(names)}"] if names else [])])
+        allowed = f"a number from 0 to {num_choices - 1}" + (f" or one of {', '.join(names)}" if names else "")
         hint = did_you_mean(label, names) if isinstance(label, str) else ""
         raise UserError(
             f"{place} has the label {shorten(label)} but {num_choices} choices; the label must be {allowed}.{hint}"

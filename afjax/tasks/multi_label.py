@@ -6,6 +6,7 @@ In JSONL files, a row's labels are a list of names. In text columns, they are se
 
 import dataclasses
 import numbers
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -157,7 +158,7 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
         single_labels += row_labels
         row_of += [row] * len(row_labels)
     texts = [value.strip() for value in columns.labels if isinstance(value, str) and value.strip()]
-    if texts and all(text.startswith("[") and text.endswith("]") for text in texts):
+    if texts and all(re.fullmatch(r"\[.*['\",].*\]|\[\]", text) for text in texts):
         raise UserError(
             f"The labels of {columns.source} are printed lists, such as {shorten(texts[0])}. Write labels separated by "
             f'"{separator}" without brackets and quotes, or use a JSONL file with lists.'

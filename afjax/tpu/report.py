@@ -82,21 +82,29 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
     check_batch(plan.settings.batch_size, mesh)
     train = train_step(plan, mesh, topology)
     evaluate = _eval_step(plan, mesh, topology) if train else None
-    best = plan.slots * best_bytes(plan, mesh)
-    batch, slots, memory = None, None, topology.chip.hbm_bytes - best
+    best = best_bytes(plan, mesh)
+    batch, slots, memory = None, None, topology.chip.hbm_bytes
+
+    def step_of_slots(number: int) -> Step | None:
+        return _with_kept(train_step(plan.with_slots(number), mesh, topology), number * best)
+
+    def step_of_rows(number: int) -> Step | None:
+        return _with_kept(train_step(plan.with_batch(number), mesh, topology), best)
+
+    first = _with_kept(train, plan.slots * best)
     if fit and plan.slots > 1:
-        slots = largest_number(
-            lambda number: train_step(plan.with_slots(number), mesh, topology), plan.slots, train, memory, unit=1
-        )
+        slots = largest_number(step_of_slots, plan.slots, first, memory, unit=1)
     elif fit:
-        batch = largest_number(
-            lambda number: train_step(plan.with_batch(number), mesh, topology),
-            plan.settings.batch_size,
-            train,
-            memory,
-            unit=_row_parts(mesh),
-        )
-    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), best, batch, slots)
+        batch = largest_number(step_of_rows, plan.settings.batch_size, first, memory, unit=_row_parts(mesh))
+    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), plan.slots * best, batch, slots)
+
+
+def _with_kept(step: Step | None, size: int) -> Step | None:
+    """Adds ``size`` bytes that a run keeps on the chip to the memory of its step."""
+    if step is None:
+        return None
+    memory = dataclasses.replace(step.program.memory, arguments=step.program.memory.arguments + size)
+    return dataclasses.replace(step, program=dataclasses.replace(step.program, memory=memory))
 
 
 def _row_parts(mesh: Mesh) -> int:

@@ -127,7 +127,7 @@ def trained_bytes(plan: Plan, mesh: Mesh) -> int:
 def best_bytes(plan: Plan, mesh: Mesh) -> int:
     """Computes the size of one run's best parameters so far on one chip, in bytes.
 
-    A run keeps this copy of its trained parameters next to its state.
+    A run keeps this copy of its trained parameters in addition to its state.
     """
     leaves = jax.tree.leaves(step_shapes(plan, mesh)[0]["trained"])
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)

@@ -103,7 +103,7 @@ class MultitaskRun:
         init = functools.partial(init_multitask_state, config=config)
         tree = {"shared": trained_trunk, "own": trained}
         table = TaskTable(tuple(task.kind for task in tasks), tuple(self.num_outputs), class_losses)
-        # Other than in a run on one task, these settings are compiled into the step.
+        # Unlike in a run on one task, these settings are compiled into the step.
         compiled_config = dataclasses.replace(
             without_inputs(config), weight_decay=config.weight_decay, clip_norm=config.clip_norm
         )

@@ -19,9 +19,9 @@ class Shared:
 
     Pass the same object to several runs as ``RunOptions.shared``. Runs that differ only in name, seed, rows, learning
     rate or schedule then compile once, and the devices hold one copy of the frozen trunk. Results do not change. The
-    object keeps the most recently used values: the compiled functions of at most 16 different kinds of runs, at most
-    two trunks with their tokenizers, and the rows of at most four tasks, or of all tasks of an experiment if it has
-    more.
+    object keeps the most recently used values: the compiled functions of at most 16 different kinds of runs on one task
+    and 16 on several tasks, at most two trunks with their tokenizers, and the rows of at most four tasks, or of all
+    tasks of an experiment if it has more.
 
     Example:
       >>> from afjax import RunOptions, Shared

@@ -2,17 +2,17 @@
 
 import dataclasses
 
-from afjax.distributed.sharding import local_mesh, shard
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.layers import fastest_form
-from afjax.trunk.pretrained import Trunk
+from afjax.trunk.pretrained import Trunk, place_missing
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class MergedTrunk(Trunk):
     """A trunk for inference that has an adapter merged into its layers.
 
-    Weights that are the same arrays in ``base`` also share their copy on the devices. The digest is not computed.
+    All merged trunks of a trunk, and the trunk itself, share the copies of unchanged weights on the devices. The digest
+    is not computed.
 
     Attributes:
       base: The trunk without the adapter, in the same dtype.
@@ -22,12 +22,14 @@ class MergedTrunk(Trunk):
 
     def device_params(self, *, scan: bool) -> Tree:
         if scan not in self._device_params:
-            base, before = self.base.device_params(scan=scan), flatten(self.base.params["layers"])
-            leaves = flatten(self.params["layers"])
-            changed = unflatten({path: leaf for path, leaf in leaves.items() if leaf is not before[path]})
-            placed = shard({"trunk": {"layers": fastest_form(changed, scan=scan)}}, local_mesh())["trunk"]["layers"]
-            layers = {part: unflatten({**flatten(base["layers"][part]), **flatten(placed[part])}) for part in placed}
-            self._device_params[scan] = {**base, "layers": type(placed)(layers)}
+            before, stacked = flatten(self.base.params["layers"]), flatten(self.params["layers"])
+            changed = unflatten({path: leaf for path, leaf in stacked.items() if leaf is not before[path]})
+            own = flatten({"layers": fastest_form(changed, scan=scan)})
+            # The devices already hold these leaves if the trunk or another merged trunk is in use.
+            shared = {path: leaf for path, leaf in self.base.placed(scan=scan).items() if path not in own}
+            tree = place_missing(self.host_params(scan=scan), shared)
+            self.base.remember({path: leaf for path, leaf in flatten(tree).items() if path not in own}, scan=scan)
+            self._device_params[scan] = tree
         return self._device_params[scan]
 
 

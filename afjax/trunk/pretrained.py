@@ -8,7 +8,8 @@ import dataclasses
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ class Trunk:
             the trunk has embeddings.
         """
         if self.folder is None:
-            raise UserError(f"The trunk {self.name} has no folder, and so no tokenizer; create it with its folder.")
+            raise UserError(f"The trunk {self.name} has no folder and therefore no tokenizer; set its folder.")
         return load_tokenizer(self.folder, self.config.vocab_size, self.config.type_vocab_size)
 
     def embed(
@@ -294,14 +295,44 @@ class Trunk:
           The tree of :attr:`params`, in the trunk's dtype and the fastest form for inference.
         """
         if scan not in self._device_params:
-            trunk = cast_trunk(self.params, self.dtype)
-            trunk = {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
-            self._device_params[scan] = shard({"trunk": trunk}, local_mesh())["trunk"]
+            self._device_params[scan] = place_missing(self.host_params(scan=scan), self.placed(scan=scan))
         return self._device_params[scan]
+
+    def host_params(self, *, scan: bool) -> Tree:
+        """Returns the tree of :meth:`device_params` before it is copied to the devices."""
+        trunk = cast_trunk(self.params, self.dtype)
+        return {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
+
+    def placed(self, *, scan: bool) -> dict[str, Any]:
+        """Returns the leaves of :meth:`device_params` that are on the devices, by path."""
+        if scan in self._device_params:
+            return flatten(self._device_params[scan])
+        return dict(self._remembered[scan])
+
+    def remember(self, leaves: Mapping[str, Any], *, scan: bool) -> None:
+        """Lets :meth:`placed` return leaves for as long as another object uses them."""
+        self._remembered[scan].update(leaves)
+
+    @functools.cached_property
+    def _remembered(self) -> dict[bool, weakref.WeakValueDictionary[str, Any]]:
+        return {scan: weakref.WeakValueDictionary() for scan in (False, True)}
 
     @functools.cached_property
     def _device_params(self) -> dict[bool, Tree]:
         return {}
+
+
+def place_missing(host: Tree, placed: Mapping[str, Any]) -> Tree:
+    """Copies a trunk's tree to this host's devices, except the leaves that are already there.
+
+    Args:
+      host: The result of :meth:`Trunk.host_params`.
+      placed: Leaves on the devices, by path.
+    """
+    missing = unflatten({path: leaf for path, leaf in flatten(host).items() if path not in placed})
+    # A leaf's sharding depends on its whole path, which begins with "trunk".
+    tree = unflatten({**placed, **flatten(shard({"trunk": missing}, local_mesh())["trunk"])})
+    return {**tree, "layers": type(host["layers"])(tree["layers"])}
 
 
 def check_length(max_length: int, trunk: Trunk) -> None:
@@ -452,7 +483,7 @@ def save_trunk(folder: str | Path, trunk: Trunk) -> None:
     from safetensors.numpy import save, save_file
 
     if trunk.folder is None:
-        raise UserError(f"The trunk {trunk.name} has no folder, and so no config.json; create it with its folder.")
+        raise UserError(f"The trunk {trunk.name} has no folder and therefore no config.json; set its folder.")
     target = open_path(folder)
     files = [name for name in ("config.json", *TOKENIZER_FILES, *EMBEDDING_FILES) if (trunk.folder / name).exists()]
     try:

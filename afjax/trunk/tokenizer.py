@@ -53,8 +53,8 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
 
     Returns:
       SHA-256 (hex) of ``vocabulary`` (including merges and the unknown token), ``normalizer``, ``pre_tokenizer``,
-      ``post_processor`` (including whether it returns token types) and ``added_tokens``. ``truncation_side`` and
-      ``split_special_tokens`` are only included if they differ from the default.
+      ``post_processor`` (including whether it returns token types), ``added_tokens`` and ``settings`` (the truncation
+      side, and whether special tokens in texts are split).
 
     Raises:
       UserError: The tokenizer is not a fast tokenizer.
@@ -68,11 +68,11 @@ def tokenizer_digests(tokenizer: Any) -> dict[str, str]:
         "pre_tokenizer": parts["pre_tokenizer"],
         "post_processor": [parts["post_processor"], token_types],
         "added_tokens": parts["added_tokens"],
+        "settings": {
+            "truncation_side": "left" if truncates_left(tokenizer) else "right",
+            "split_special_tokens": bool(tokenizer.backend_tokenizer.encode_special_tokens),
+        },
     }
-    if truncates_left(tokenizer):
-        values["truncation_side"] = "left"
-    if tokenizer.backend_tokenizer.encode_special_tokens:
-        values["split_special_tokens"] = True
     return {name: json_digest(_without_unset(value)) for name, value in values.items()}
 
 

@@ -174,7 +174,7 @@ def test_split_of_several_files(tmp_path: Path) -> None:
     paths[0].with_name("train-00000-of-00003-0b.jsonl").write_text('{"text": "0"}')
     with pytest.raises(UserError) as caught:
         find_split_files(tmp_path, "train")
-    assert has_facts(str(caught.value), "numbered from 0")
+    assert has_facts(str(caught.value), "consecutive numbers")
     write(tmp_path / "dev.csv", "text")
     with pytest.raises(UserError) as caught:
         find_split_files(tmp_path, "dev")

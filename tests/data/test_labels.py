@@ -299,7 +299,8 @@ def test_task_label_names_replace_or_reorder_the_datasets_names() -> None:
     # The order of names that differ only in spelling does not matter.
     assert named(1, ("False", "True"), labels=("true", "false")) == "true"
     assert named(1, ("0", "1"), labels=("no", "yes")) == "yes"
-    assert has_facts(message(named, 1, ("no", "yes"), labels=("No", "maybe")), "no, yes", "No, maybe")
+    assert named(2, ("neg", "NEUTRAL", "pos"), labels=("negative", "neutral", "positive")) == "positive"
+    assert has_facts(message(named, 1, ("no", "yes"), labels=("maybe", "No")), "no, yes", "maybe, No")
     assert named(1, ("no", "yes"), labels=("yes", "no")) == "yes"
     assert named(1, ("no", "yes"), labels=("no", "maybe")) == "yes"
 

@@ -136,7 +136,7 @@ def test_hashed_split_is_fixed() -> None:
 # JSON lines, with or without a separate label file.
 
 WINOGRANDE = JsonLines(
-    train=(("train.jsonl", "train.lst"), "train.jsonl"), row=winogrande_row, label_lines={"1": "1", "2": "2"}
+    train=(("train.jsonl", "train.lst"), "train.jsonl"), row=winogrande_row, label_lines={"1": 0, "2": 1}
 )
 SENTENCE = {"sentence": "Ann thanked _ .", "option1": "Bob", "option2": "Cy"}
 
@@ -149,7 +149,7 @@ def test_labels_in_a_separate_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "train.jsonl", SENTENCE, SENTENCE | {"answer": "2"})
     write(tmp_path / "train.lst", "1\r\n2")
     row = {"context": "Ann thanked", "choices": ["Bob .", "Cy ."]}
-    assert read(WINOGRANDE, tmp_path) == [(f"{path}:1", row | {"label": "1"}), (f"{path}:2", row | {"label": "2"})]
+    assert read(WINOGRANDE, tmp_path) == [(f"{path}:1", row | {"label": 0}), (f"{path}:2", row | {"label": 1})]
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ CHOICES: Cases = {
             "csqa/test_rand_split_no_answers.jsonl.gz": lines(CSQA),
         },
         {
-            "train": [{"id": "07", "context": "Where?", "choices": ["one", "two"], "label": "B"}],
+            "train": [{"id": "07", "context": "Where?", "choices": ["one", "two"], "label": 1}],
             "test": [{"id": "07", "context": "Where?", "choices": ["one", "two"]}],
         },
     ),
@@ -254,7 +254,7 @@ CHOICES: Cases = {
             "socialiqa-train-dev/dev-labels.lst": "3",
             "socialiqa-train-dev/train.jsonl": "",
         },
-        {"dev": [{"context": "Ann left. Why?", "choices": ["bored", "sad", "glad"], "label": "C"}]},
+        {"dev": [{"context": "Ann left. Why?", "choices": ["bored", "sad", "glad"], "label": 2}]},
     ),
     "winogrande": (
         {
@@ -270,10 +270,10 @@ CHOICES: Cases = {
                     "id": "3Q-1",
                     "context": "Ann beat Bo as",
                     "choices": ["Ann's car was fast.", "Bo's car was fast."],
-                    "label": "1",
+                    "label": 0,
                 }
             ],
-            "dev": [FAST | {"label": "2"}],
+            "dev": [FAST | {"label": 1}],
             "test": [FAST],
         },
     ),
@@ -288,14 +288,14 @@ CHOICES: Cases = {
                 {
                     "context": "A man sits on a roof.",
                     "choices": ["he is ripping.", "he stands.", "he falls.", "he sings."],
-                    "label": "3",
+                    "label": 3,
                 }
             ],
             "dev": [
                 {
                     "context": "A man sits on a roof.",
                     "choices": ["is ripping.", "stands.", "falls.", "sings."],
-                    "label": "0",
+                    "label": 0,
                 }
             ],
             "test": [
@@ -320,10 +320,10 @@ CHOICES: Cases = {
                     "id": "3##1",
                     "context": 'It "rained,\nthen. Why?',
                     "choices": ["a", "b", "c", "None of the above"],
-                    "label": "2",
+                    "label": 2,
                 }
             ],
-            "dev": [{"id": "3##2", "context": "Hot. Why?", "choices": ["a", "b", "c", "d"], "label": "0"}],
+            "dev": [{"id": "3##2", "context": "Hot. Why?", "choices": ["a", "b", "c", "d"], "label": 0}],
             "test": [{"id": "3##3", "context": "Cold. Why?", "choices": ["a", "b", "c", "d"]}],
         },
     ),
@@ -334,7 +334,7 @@ CHOICES: Cases = {
                 f"winogrande/train_{size}-labels.lst": "2\n",
                 "winogrande/train_other.jsonl": "",
             },
-            {"train": [FAST | {"label": "2"}]},
+            {"train": [FAST | {"label": 1}]},
         )
         for size in ("xs", "s", "m", "l", "xl", "debiased")
     },

@@ -75,6 +75,7 @@ def test_integer_labels_are_indices_if_label_names_are_given() -> None:
         (([1, 0], [0, 1]), {"labels": ("a", "b")}, ("table", "0 and 1", "different orders")),
         (("0|0|1", "2"), {"labels": ("a", "b", "c")}, ("table:0", "0|0|1", "0 more than once")),
         (("['a', 'b']", "['b']"), {}, ("table", "['a', 'b']")),
+        (("[1, 2]", "[]"), {}, ("table", "[1, 2]")),
     ],
 )
 def test_bad_labels_are_refused_with_their_row(labels: tuple[Any, ...], config: Any, facts: tuple[str, ...]) -> None:

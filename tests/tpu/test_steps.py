@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -201,6 +202,22 @@ def test_largest_number_is_found_from_small_and_large_steps(number: int, unit: i
 
 def test_number_that_does_not_fit_has_no_largest() -> None:
     assert largest_number(lambda number: None, 8, None, 100, unit=4) is None
+
+
+def test_best_parameters_of_every_run_take_memory(tiny_trunk_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps here use no memory, so only the copies of the best parameters limit the number of runs."""
+    planned, topology = plan_method(tiny_trunk_folder, "head").with_slots(2), parse_topology("v5e:1x1")
+    work = Work(0, 0, 0, 0, (), ())
+    step = Step(Program(work, Memory(0, 0, 0, 0, 0, 0)), 0, 0, roofline(work, topology))
+    monkeypatch.setattr(report, "get_topology", lambda topology: SimpleNamespace(devices=jax.devices()[:1]))
+    monkeypatch.setattr(report, "train_step", lambda *_: step)
+    monkeypatch.setattr(report, "_eval_step", lambda *_: step)
+    found = report.report(planned, topology)
+    trained = step_shapes(planned, one_device())[0]["trained"]
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(trained))
+    assert found.best_bytes == 2 * size
+    assert found.fitting_slots is not None
+    assert 0.9 * topology.chip.hbm_bytes <= found.fitting_slots * size <= topology.chip.hbm_bytes
 
 
 def test_report_is_written_as_text_and_as_json(tiny_trunk_folder: Path) -> None:

@@ -207,10 +207,14 @@ def test_runs_with_different_seeds_share_programs_and_the_frozen_trunk(
         )
 
     models(0, shared)
+    trunks = {id(tree) for _, tree in shared._values.get("frozen trunk", {}).values()}
     with caplog.at_level(logging.WARNING), jax.log_compiles(True):
         found = models(1, shared, learning_rate=1e-3)
     compiled = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Compiling")]
     assert not [message for message in compiled if "train_step" in message or "jit(step)" in message]
+    # Both runs use the same copy. If the trunk is trained, there is none.
+    assert {id(tree) for _, tree in shared._values.get("frozen trunk", {}).values()} == trunks
+    assert len(trunks) == (partition == "adapter")
     expected = models(1, None, learning_rate=1e-3)
     for name, model in expected.items():
         assert tree_digest(found[name].params) == tree_digest(model.params)

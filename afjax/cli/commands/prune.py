@@ -10,6 +10,7 @@ from afjax.cli.stored_model import is_other_file, load_stored_model, rows_of
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
 from afjax.config.values import check_name
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.storage.writing import check_output
 
@@ -61,9 +62,17 @@ def _run(arguments: argparse.Namespace) -> None:
     task_model = load_stored_model(arguments)
     data = {"source": arguments.source, "data_dir": arguments.data_dir}
     rows = rows_of(task_model, arguments.split, **data)
-    # All rows of a file are scored, so adapters are ranked on the model's own train rows.
-    own_train = {} if is_other_file(task_model, arguments.source) else data
-    ranking_rows = rows_of(task_model, "train", **own_train).every(arguments.rank_rows)
+    ranking = data
+    if is_other_file(task_model, arguments.source):
+        # All rows of the file are scored, so adapters are ranked on the model's own train rows.
+        if task_model.task.source or task_model.task.train:
+            ranking = {}
+        else:
+            print_line(
+                f"Note: The adapters are ranked on the rows of {arguments.source}, which are also scored, because the "
+                "store does not record the train rows."
+            )
+    ranking_rows = rows_of(task_model, "train", **ranking).every(arguments.rank_rows)
     members = [member for member, _ in task_model.model.adapters]
     shares = rank_adapters(task_model, ranking_rows, batch_size=arguments.batch_size)
     # Raise an error before printing anything if the fusion cannot be pruned.

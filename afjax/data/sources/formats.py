@@ -203,9 +203,10 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
         )
     for key, part_names in parts.items():
         total = int(key[1])
-        if sorted(numbers[key]) != list(range(total)):
+        found_numbers = sorted(numbers[key])
+        if found_numbers != list(range(found_numbers[0], found_numbers[0] + total)):
             raise UserError(
-                f"{folder} must have the {total} files of its {split} split, numbered from 0, but it has "
+                f"{folder} must have {total} files of its {split} split with consecutive numbers, but it has "
                 f"{len(part_names)} ({', '.join(part_names[:3])}); download the folder again."
             )
     return tuple(folder / name for names in found for name in names)

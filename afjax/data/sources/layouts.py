@@ -155,11 +155,11 @@ class JsonLines(Files):
 
     Attributes:
       row: Converts an object to the common keys.
-      label_lines: Maps lines of the label file to label names.
+      label_lines: Maps lines of the label file to label indices.
     """
 
     row: RowReader
-    label_lines: Mapping[str, str] = field(default_factory=dict)
+    label_lines: Mapping[str, int] = field(default_factory=dict)
 
     def read(self, split: Split, files: tuple[Path, ...]) -> Iterator[tuple[str, Row]]:
         path, *label_files = files
@@ -169,7 +169,7 @@ class JsonLines(Files):
 
 
 def add_labels(
-    path: Path, rows: list[tuple[str, Row]], labels_path: Path, meaning: Mapping[str, str]
+    path: Path, rows: list[tuple[str, Row]], labels_path: Path, meaning: Mapping[str, int]
 ) -> Iterator[tuple[str, Row]]:
     lines = [(number, line.strip()) for number, line in read_lines(labels_path) if line.strip()]
     if len(lines) != len(rows):

@@ -18,7 +18,7 @@ def winogrande(about: str, *sizes: str) -> OfficialTask:
         test=("test.jsonl",),
         needs=("train_*.jsonl", "dev-labels.lst"),
         row=winogrande_row,
-        label_lines={"1": "1", "2": "2"},
+        label_lines={"1": 0, "2": 1},
     )
     return OfficialTask(
         about=about,
@@ -52,7 +52,7 @@ MULTIPLE_CHOICE_TASKS: Mapping[str, OfficialTask] = {
                 train=(("train.jsonl", "train-labels.lst"),),
                 dev=(("dev.jsonl", "dev-labels.lst"),),
                 row=socialiqa_row,
-                label_lines={"1": "A", "2": "B", "3": "C"},
+                label_lines={"1": 0, "2": 1, "3": 2},
             ),
         ),
         kind="multiple_choice",

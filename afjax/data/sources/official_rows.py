@@ -101,7 +101,7 @@ def choice_row(place: str, context: str, choices: list[str], label: Any, names: 
         return row
     if str(label) not in names:
         raise UserError(f"{place} has the label {shorten(label)}; it must be one of {', '.join(map(str, names))}.")
-    return row | {"label": str(label)}
+    return row | {"label": list(names).index(str(label))}
 
 
 def argument_row(place: str, raw: Row, labeled: bool) -> Row:
