@@ -178,11 +178,9 @@ def _has_no_effect(setting: str, experiment: ExperimentConfig, stored: Set[str])
     unused = {*experiment.unused_settings}
     if experiment.recipe == "fusion" and {source.task.name for source in experiment.sources} <= stored:
         unused |= {"adapter", "sources"}
-    # The size and max_steps replace these settings.
+    # A fixed size replaces the reduction factor.
     if getattr(experiment.adapter, "size", 0):
         unused.add("adapter.reduction_factor")
-    if experiment.train.max_steps:
-        unused.add("train.epochs")
     return not unused.isdisjoint((setting, setting.partition(".")[0]))
 
 

@@ -181,9 +181,9 @@ def test_store_ls_show_and_verify(trained: Path, capsys: pytest.CaptureFixture[s
 def test_bench_prints_json_last(
     tiny_trunk_folder: Path, capsys: pytest.CaptureFixture[str], method: str, mode: str
 ) -> None:
-    sizes = ["--num_adapters=2", "--batch_size=2", "--max_length=8", "--num_steps=2", "--scan_layers", "--json"]
-    if method != "full":
-        sizes.append("--trunk_dtype=bfloat16")
+    sizes = ["--batch_size=2", "--max_length=8", "--num_steps=2", "--scan_layers", "--json", "--trunk_dtype=bfloat16"]
+    if method == "fusion":
+        sizes.append("--num_adapters=2")
     words = [f"--trunk={tiny_trunk_folder}", f"--method={method}", f"--mode={mode}", *sizes]
     lines = out_lines(capsys, "bench", *words)
     figures = json.loads(lines[-1])
@@ -285,7 +285,6 @@ def test_help_of_predict_names_all_columns_and_fields(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["train", "--config=x.py"],
         ["train", "--config=x.py", "--workdir=x", "--confg.seed=1"],
         ["eval", "--store=x", "--trunk=x", "--head=x", "--source=x", "--config.seed=1"],
@@ -299,6 +298,11 @@ def test_unknown_and_missing_flags_are_refused(words: list[str], capsys: pytest.
         main(words)
     assert raised.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_command_line_without_a_command_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert has_facts(capsys.readouterr().out, "train", "predict", "tpu")
 
 
 def test_package_runs_as_a_module_and_prints_only_its_message(tmp_path: Path) -> None:

@@ -1235,7 +1235,6 @@ def test_remaining_time_is_estimated(
             ('"adapter.reduction_factor"', "partition=head"),
         ),
         (["--grid.adapter.reduction_factor=8,16", "--config.adapter.size=4"], ('"adapter.reduction_factor"',)),
-        (["--grid.train.epochs=1,2", "--config.train.max_steps=5"], ('"train.epochs"',)),
         ([RATES, "--seeds=a"], ('--seeds is "a"', "integers")),
         ([RATES, "--seeds="], ("--seeds is empty",)),
         ([RATES, "--seeds=1,2,1"], ('--seeds is "1,2,1"', "once")),

@@ -125,11 +125,13 @@ def test_each_tokenizer_part_has_its_own_digest(tiny_trunk_folder: Path) -> None
         return tokenizer_digests(PreTrainedTokenizerFast(tokenizer_object=backend, **settings))
 
     expected = digests()
-    assert {name.replace("_", " ") for name in expected} == set(TOKENIZERS)
+    assert {name.replace("_", " ") for name in expected} == {*TOKENIZERS, "settings"}
     for part, change in TOKENIZERS.items():
         assert [name.replace("_", " ") for name, digest in digests(change).items() if digest != expected[name]] == [
             part
         ]
+    from_left = digests(truncation_side="left")
+    assert {name for name in from_left if from_left[name] != expected[name]} == {"settings"}
     # The post-processor also sets the token types of special tokens.
     typed = digests(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     assert {name for name in typed if typed[name] != expected[name]} == {"post_processor"}
