@@ -26,9 +26,9 @@ class MergedTrunk(Trunk):
             changed = unflatten({path: leaf for path, leaf in stacked.items() if leaf is not before[path]})
             own = flatten({"layers": fastest_form(changed, scan=scan)})
             # The devices already hold these leaves if the trunk or another merged trunk is in use.
-            shared = {path: leaf for path, leaf in self.base.placed(scan=scan).items() if path not in own}
-            tree = place_missing(self.host_params(scan=scan), shared)
-            self.base.remember({path: leaf for path, leaf in flatten(tree).items() if path not in own}, scan=scan)
+            shared = {path: leaf for path, leaf in self.base._placed(scan=scan).items() if path not in own}
+            tree = place_missing(self._host_params(scan=scan), shared)
+            self.base._remember({path: leaf for path, leaf in flatten(tree).items() if path not in own}, scan=scan)
             self._device_params[scan] = tree
         return self._device_params[scan]
 

@@ -295,22 +295,22 @@ class Trunk:
           The tree of :attr:`params`, in the trunk's dtype and the fastest form for inference.
         """
         if scan not in self._device_params:
-            self._device_params[scan] = place_missing(self.host_params(scan=scan), self.placed(scan=scan))
+            self._device_params[scan] = place_missing(self._host_params(scan=scan), self._placed(scan=scan))
         return self._device_params[scan]
 
-    def host_params(self, *, scan: bool) -> Tree:
+    def _host_params(self, *, scan: bool) -> Tree:
         """Returns the tree of :meth:`device_params` before it is copied to the devices."""
         trunk = cast_trunk(self.params, self.dtype)
         return {**trunk, "layers": fastest_form(trunk["layers"], scan=scan)}
 
-    def placed(self, *, scan: bool) -> dict[str, Any]:
+    def _placed(self, *, scan: bool) -> dict[str, Any]:
         """Returns the leaves of :meth:`device_params` that are on the devices, by path."""
         if scan in self._device_params:
             return flatten(self._device_params[scan])
         return dict(self._remembered[scan])
 
-    def remember(self, leaves: Mapping[str, Any], *, scan: bool) -> None:
-        """Lets :meth:`placed` return leaves for as long as another object uses them."""
+    def _remember(self, leaves: Mapping[str, Any], *, scan: bool) -> None:
+        """Lets :meth:`_placed` return leaves for as long as another object uses them."""
         self._remembered[scan].update(leaves)
 
     @functools.cached_property
@@ -326,7 +326,7 @@ def place_missing(host: Tree, placed: Mapping[str, Any]) -> Tree:
     """Copies a trunk's tree to this host's devices, except the leaves that are already there.
 
     Args:
-      host: The result of :meth:`Trunk.host_params`.
+      host: The result of ``Trunk._host_params``.
       placed: Leaves on the devices, by path.
     """
     missing = unflatten({path: leaf for path, leaf in flatten(host).items() if path not in placed})
