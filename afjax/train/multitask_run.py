@@ -185,7 +185,8 @@ class MultitaskPrograms:
 
     Attributes:
       steps: The compiled step of each task kind.
-      eval_steps: The compiled evaluation steps, by what a head reads.
+      eval_steps: The compiled evaluation steps for heads that read one vector per row, and for heads that read every
+        token.
       shapes: The batch shapes that the steps have been compiled for; see ``Run.compiled``.
     """
 
