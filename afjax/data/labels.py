@@ -110,7 +110,8 @@ def name_classes(
       names: The dataset's label names. If empty, rows are passed through unchanged.
 
     Raises:
-      UserError: A row's label index is out of range, or only some of the task's names match the dataset's in spelling.
+      UserError: A row's label index is out of range, or some of the task's names match the dataset's in spelling,
+        but not in order.
     """
     chosen = _chosen_names(task.labels, names)
     column = task.label_column

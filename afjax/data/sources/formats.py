@@ -189,25 +189,23 @@ def find_split_files(folder: Path, split: Split) -> tuple[Path, ...]:
         ) from None
     # Broken links count as files, so that they raise an error instead of silently omitting the split.
     files = [[f"{split}{ending}"] for ending in ENDINGS if f"{split}{ending}" in names]
-    parts: dict[tuple[str, ...], list[str]] = {}
-    numbers: dict[tuple[str, ...], list[int]] = {}
+    # The numbers and names of a split's files.
+    parts: dict[tuple[str, ...], list[tuple[int, str]]] = {}
     for name in names:
-        if (part := _PART.fullmatch(name)) and part["split"] in SPLIT_NAMES[split]:
-            key = part.group("split", "total", "ending")
-            parts.setdefault(key, []).append(name)
-            numbers.setdefault(key, []).append(int(part["number"]))
-    found = [*files, *parts.values()]
+        if (match := _PART.fullmatch(name)) and match["split"] in SPLIT_NAMES[split]:
+            parts.setdefault(match.group("split", "total", "ending"), []).append((int(match["number"]), name))
+    found = [*files, *([name for _, name in part] for part in parts.values())]
     if len(found) > 1:
         raise UserError(
             f'{folder} has both {found[0][0]} and {found[1][0]}; keep one, or set it in the task\'s "{split}" setting.'
         )
-    for key, part_names in parts.items():
-        total = int(key[1])
-        found_numbers = sorted(numbers[key])
-        if found_numbers != list(range(found_numbers[0], found_numbers[0] + total)):
+    for (_, total, _), part in parts.items():
+        numbers = sorted(number for number, _ in part)
+        if numbers != list(range(numbers[0], numbers[0] + int(total))):
+            shown = ", ".join(name for _, name in part[:3])
             raise UserError(
-                f"{folder} must have {total} files of its {split} split with consecutive numbers, but it has "
-                f"{len(part_names)} ({', '.join(part_names[:3])}); download the folder again."
+                f"{folder} must have {int(total)} files of its {split} split with consecutive numbers, but it has "
+                f"{len(part)} ({shown}); download the folder again."
             )
     return tuple(folder / name for names in found for name in names)
 
