@@ -94,7 +94,7 @@ def write_head(
     """Converts a head to the library's settings and tensors.
 
     Raises:
-      UserError: The library does not support the head, or the number of choices is unknown.
+      UserError: The library does not support the head, or the number of choices is unknown or does not apply.
     """
     settings = head_settings(config, task, labels, num_choices, name)
     modules = [f"heads.{name}.{3 * number + 1}" for number in range(settings["layers"])]
@@ -107,7 +107,7 @@ def head_settings(
     """Converts a head's config and task to the library's settings.
 
     Raises:
-      UserError: The library does not support the head, or the number of choices is unknown.
+      UserError: The library does not support the head, or the number of choices is unknown or does not apply.
     """
     pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":
@@ -132,13 +132,15 @@ def head_settings(
     if pooled:
         settings["use_pooler"] = config.pooler == "trunk"
     if task.kind == "multiple_choice":
-        choices = num_choices or len(labels)
-        if not choices:
+        choices = len(labels) if num_choices is None else num_choices
+        if choices < 1:
             raise UserError(
                 f'The head "{name}" does not record the number of choices per row, which AdapterHub requires; set it '
-                "with --num_choices."
+                "with --num_choices, at least 1."
             )
         return {**settings, "num_choices": choices}
+    if num_choices is not None:
+        raise UserError(f'--num_choices is for multiple-choice heads; the head "{name}" is for {task.kind}.')
     settings["num_labels"] = TASK_KINDS[task.kind].num_outputs(labels)
     return {**settings, "bias": True} if pooled else settings
 
