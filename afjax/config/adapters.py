@@ -11,7 +11,7 @@ The second and third groups are the task modules of Stickland & Murray 2019, who
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from afjax.config.from_dict import Settings
 from afjax.config.ranges import FiniteFloat, NonNegativeFloat, PositiveFloat, PositiveInt, Proportion
@@ -46,6 +46,11 @@ class _InLayers(Settings, name="adapter"):
             if not layers or len(set(layers)) != len(layers) or min(layers) < 0:
                 raise UserError(f"adapter.layers is {layers}; the indices must be distinct and at least 0, or None.")
             object.__setattr__(self, "layers", tuple(sorted(layers)))
+
+    @property
+    def linear_output(self) -> bool:
+        """Whether the output is linear in the inner activations. If it is, a fusion can be factored."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -119,14 +124,6 @@ class AdapterConfig(_InLayers):
         """The sub-layers with an adapter, in execution order."""
         return ("attention", "ffn") if self.position == "both" else (self.position,)
 
-    @property
-    def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations.
-
-        If it is, a fusion can be factored. This is always true for bottlenecks.
-        """
-        return True
-
     def bottleneck_size(self, hidden_size: int) -> int:
         if self.size is not None:
             return self.size
@@ -144,19 +141,8 @@ class _BesideLayers(_InLayers):
 
     placement: Literal["parallel", "serial"] = "parallel"
     layers: tuple[int, ...] | None = None
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The slots occupied by the module."""
-        return ("ffn",)
-
-    @property
-    def linear_output(self) -> bool:
-        """Whether the output is linear in the inner activations.
-
-        If it is, a fusion can be factored.
-        """
-        return True
+    # The slots occupied by the module.
+    slots: ClassVar[tuple[str, ...]] = ("ffn",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -270,10 +256,7 @@ class _OnTop(Settings, name="adapter"):
     """Base class of modules on top of the encoder, which do not occupy any slots."""
 
     init_scale: NonNegativeFloat = 0.02
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return ()
+    slots: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)

@@ -5,7 +5,7 @@ Errors name the file and line.
 
 import math
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -71,6 +71,49 @@ def first_row(
     except StopIteration:
         raise UserError(f"{source} has no rows; a split needs at least one.") from None
     return place, first, chain([(place, first)], iterator)
+
+
+def read_rows(
+    source: str,
+    peeked: tuple[str, dict[str, Any], Iterable[tuple[str, dict[str, Any]]]],
+    label: str,
+    read: Callable[[str, dict[str, Any]], Any],
+    *,
+    labeled: bool | None,
+    read_label: Callable[[str, dict[str, Any], str], Any] | None = None,
+) -> tuple[list[str], list[Any], list[Any] | None, list[str] | None]:
+    """Reads the places, inputs, labels and ids of a split's rows.
+
+    Args:
+      source: The split's name in error messages.
+      peeked: The result of :func:`first_row`.
+      label: The label column.
+      read: Reads a row's input, given the row's name in error messages and its columns.
+      labeled: Whether labels are required. If False, they are ignored. If None, they are read if the first row has one.
+      read_label: Reads a row's label; also takes the label column. None to use the column's value.
+
+    Returns:
+      The rows' names in error messages, the results of ``read``, the labels, and the ids. Labels and ids that are not
+      read are None.
+    """
+    place, first, rows = peeked
+    if labeled and label not in first:
+        raise missing_column(place, label, first, "label")
+    places: list[str] = []
+    inputs: list[Any] = []
+    labels: list[Any] | None = [] if label in first and labeled is not False else None
+    ids: list[str] | None = [] if "id" in first else None
+    for place, row in rows:
+        places.append(place)
+        inputs.append(read(place, row))
+        if labels is not None:
+            labels.append((read_label or value_of)(place, row, label))
+        elif labeled is None:
+            check_absent(place, row, label, source)
+        if ids is not None:
+            ids.append(id_of(place, row))
+    check_ids(places, ids)
+    return places, inputs, labels, ids
 
 
 def id_of(place: str, row: dict[str, Any]) -> str:

@@ -5,17 +5,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import (
-    check_absent,
-    check_ids,
-    check_text,
-    first_row,
-    id_of,
-    is_missing,
-    missing_column,
-    text_of,
-    value_of,
-)
+from afjax.data.columns import check_text, first_row, is_missing, read_rows, text_of, value_of
 from afjax.data.labels import indices_are_clear
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
@@ -44,32 +34,20 @@ def pick_choices(
       UserError: A column is missing, only some rows have a question or a label, a row has fewer than two choices or an
         empty one, a label does not match any choice, or two rows have the same id.
     """
-    place, first, rows = first_row(source.name, source.rows)
+    peeked = first_row(source.name, source.rows)
     names, label, context = task.choices or ("choices",), task.label or "label", task.text_a or "context"
-    question = task.text_b or ("question" if "question" in {*first} - {context} else "")
-    if labeled and label not in first:
-        raise missing_column(place, label, first, "label")
-    places: list[str] = []
-    contexts: list[str] = []
-    lists: list[tuple[str, ...]] = []
-    labels: list[Any] = []
-    ids: list[str] | None = [] if "id" in first else None
-    for place, row in rows:
-        places.append(place)
+    question = task.text_b or ("question" if "question" in {*peeked[1]} - {context} else "")
+
+    def read(place: str, row: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         if not question and "question" in {*row} - {context}:
             raise UserError(
                 f"{place} has a question, but the first row of {source.name} has none; either all rows or none must "
                 "have one."
             )
-        contexts.append(context_of(place, row, (context, question) if question else (context,)))
-        lists.append(choices_of(place, row, names))
-        if labeled or (labeled is None and label in first):
-            labels.append(value_of(place, row, label))
-        elif labeled is None:
-            check_absent(place, row, label, source.name)
-        if ids is not None:
-            ids.append(id_of(place, row))
-    check_ids(places, ids)
+        return context_of(place, row, (context, question) if question else (context,)), choices_of(place, row, names)
+
+    places, inputs, labels, ids = read_rows(source.name, peeked, label, read, labeled=labeled)
+    contexts, lists = map(list, zip(*inputs, strict=True))
     indices = None
     if labels and (labeled or not all(map(is_missing, labels))):
         labeled_rows = zip(places, labels, lists, strict=True)

@@ -36,7 +36,7 @@ def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
-    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see ``KindSpec.read``."""
     columns = read_columns(task, source, labeled=labels.required)
     given = given_names(task, source, labels)
     names, labeled = given.names, has_labels(columns, labels)
@@ -48,7 +48,7 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
-    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
+    """Builds rows from lists; see ``KindSpec.from_lists``."""
     columns = columns_from_lists(texts, labels)
     names = label_names if labels is None else label_names or find_label_names(columns)
     return make_rows(columns, names, listed=bool(label_names), labeled=labels is not None)

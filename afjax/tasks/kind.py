@@ -25,6 +25,7 @@ from afjax.trees import AnyArray
 LabelAxis = Literal["answer", "outputs", "length"]
 # Computes each row's loss from the logits and a batch with ``labels``, ``mask`` and ``weights``.
 Losses = Callable[[Float[AnyArray, "batch ..."], Mapping[str, Any]], Float[Array, "batch"]]
+PaddedLosses = Callable[[Float[AnyArray, "batch ..."], Mapping[str, Any], Int[AnyArray, ""]], Float[Array, "batch"]]
 # A head's input: one pooled vector per row, or the hidden state of every token.
 Reads = Literal["pooled", "tokens"]
 
@@ -105,35 +106,6 @@ class KindText:
         return (single, '["A text."])') if text_columns == 1 else (pair, '[("A text.", "Another.")])')
 
 
-class Read(Protocol):
-    """Loads and validates rows from a source."""
-
-    def __call__(self, task: TaskConfig, source: SplitSource, labels: LabelReading) -> AnyRows:
-        """Loads the rows.
-
-        Raises:
-          UserError: A column, text or label is invalid.
-        """
-        ...
-
-
-class FromLists(Protocol):
-    """Builds rows from Python lists."""
-
-    def __call__(self, texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> AnyRows:
-        """Builds the rows.
-
-        Args:
-          texts: One or more texts; see :func:`afjax.rows_from_lists`.
-          labels: One label per text, or None.
-          label_names: The label names in index order, or empty.
-
-        Raises:
-          UserError: A text or label is invalid.
-        """
-        ...
-
-
 class Tokenize(Protocol):
     """Tokenizes rows."""
 
@@ -142,14 +114,6 @@ class Tokenize(Protocol):
     ) -> TokenizedRows:
         """Tokenizes the rows; see :func:`afjax.tokenize`."""
         ...
-
-
-class PaddedLosses(Protocol):
-    """Computes each row's loss from padded logits; see ``KindSpec.padded_losses``."""
-
-    def __call__(
-        self, logits: Float[AnyArray, "batch ..."], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
-    ) -> Float[Array, "batch"]: ...
 
 
 def masked(losses: Losses) -> PaddedLosses:
@@ -182,7 +146,8 @@ class KindSpec:
       has_numbers: Whether labels and predictions are numbers.
       metrics: Metrics that early stopping can use, where higher is better.
       read: Loads and validates rows from a source.
-      from_lists: Builds rows from Python lists.
+      from_lists: Builds rows from Python lists: the texts of each row (see :func:`afjax.rows_from_lists`), one label per
+        row or None, and the label names in index order or empty.
       forms: Lists the supported input columns for prediction, in order of preference, for a task and its number of
         texts per row (``Rows.text_columns``; None if unknown).
       pick: Extracts a row's input for ``from_lists``, given the row's name in error messages, its values and its form.
@@ -211,8 +176,8 @@ class KindSpec:
     has_classes: bool = False
     has_numbers: bool = False
     metrics: tuple[str, ...]
-    read: Read
-    from_lists: FromLists
+    read: Callable[[TaskConfig, SplitSource, LabelReading], AnyRows]
+    from_lists: Callable[[list[Any], list[Any] | None, tuple[str, ...]], AnyRows]
     forms: Callable[[TaskConfig, int | None], list[Form]]
     pick: Callable[[str, dict[str, Any], Form], Any]
     check_labels: Callable[[Any, TaskConfig, str], None] = accept

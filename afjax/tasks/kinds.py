@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float32
 
+from afjax.config.from_dict import check_value
 from afjax.config.tasks import TaskKind
 from afjax.data.splits import AnyRows
 from afjax.display.words import counted
@@ -43,10 +44,7 @@ def initial_output_bias(kind: TaskKind, rows: AnyRows) -> Float32[np.ndarray, "o
       >>> [round(float(value), 4) for value in bias]
       [1.3863, -0.4055]
     """
-    if kind not in TASK_KINDS:
-        raise UserError(
-            f'The kind is "{kind}"; it must be one of {", ".join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}'
-        )
+    check_value(TaskKind, kind, "The kind")
     output_bias = TASK_KINDS[kind].output_bias
     if output_bias is None:
         return None

@@ -42,7 +42,7 @@ def losses(logits: Float[AnyArray, "batch num_labels"], batch: Mapping[str, Any]
 def padded_losses(
     logits: Float[AnyArray, "batch outputs"], batch: Mapping[str, Any], num_outputs: Int[AnyArray, ""]
 ) -> Float[Array, "batch"]:
-    """Computes losses from padded logits; see :class:`afjax.tasks.kind.PaddedLosses`."""
+    """Computes losses from padded logits; see ``KindSpec.padded_losses``."""
     each = optax.sigmoid_binary_cross_entropy(logits, batch["labels"])
     has_output = jnp.arange(logits.shape[-1])[None] < num_outputs
     return jnp.where(has_output, each, 0).sum(-1) / num_outputs
@@ -62,7 +62,7 @@ def output_bias(labels: Float[np.ndarray, "rows num_labels"]) -> Float32[np.ndar
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> MultiLabelRows:
-    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see ``KindSpec.read``."""
     columns = read_columns(task, source, labeled=labels.required)
     given = given_names(task, source, labels)
     names, separator = given.names, task.multi_label.separator
@@ -88,7 +88,7 @@ def any_labels(columns: Columns) -> bool:
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> MultiLabelRows:
-    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see ``KindSpec.from_lists``.
 
     A row's label is a list of names.
     """

@@ -23,14 +23,14 @@ from afjax.tasks.weighted_scores import Weighted, mean_scores
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> ChoiceRows:
-    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see ``KindSpec.read``."""
     names = given_names(task, source, labels).names
     rows = pick_choices(task, source, label_names=names, labeled=labels.required)
     return rows if source.has_questions else dataclasses.replace(rows, has_question=None)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> ChoiceRows:
-    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see ``KindSpec.from_lists``.
 
     A text is a pair of a context and its list of choices.
     """

@@ -26,13 +26,13 @@ def losses(logits: Float[AnyArray, "batch num_outputs"], batch: Mapping[str, Any
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> Rows:
-    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see ``KindSpec.read``."""
     columns = read_columns(task, source, labeled=labels.required)
     return make_rows(columns, labeled=has_labels(columns, labels))
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> Rows:
-    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`."""
+    """Builds rows from lists; see ``KindSpec.from_lists``."""
     return make_rows(columns_from_lists(texts, labels), labeled=labels is not None)
 
 

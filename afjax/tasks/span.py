@@ -42,12 +42,12 @@ def losses(logits: Float[AnyArray, "batch length num_outputs"], batch: Mapping[s
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> SpanRows:
-    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see ``KindSpec.read``."""
     return pick_spans(task, source, labeled=labels.required)
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> SpanRows:
-    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see ``KindSpec.from_lists``.
 
     A text is a pair of a question and its context.
     """

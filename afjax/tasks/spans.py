@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import check_absent, check_ids, first_row, id_of, is_null, missing_column, text_of, value_of
+from afjax.data.columns import first_row, is_null, read_rows, text_of, value_of
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import SpanRows
@@ -31,33 +31,24 @@ def pick_spans(task: TaskConfig, source: SplitSource, *, labeled: bool | None = 
       UserError: A column is missing, only some rows have answers, an answer is not at its ``answer_start``, or two rows
         have the same id.
     """
-    place, first, rows = first_row(source.name, source.rows)
-    context, question, answers = task.text_a or "context", task.text_b or "question", task.label_column
-    no_answer = task.span.no_answer
-    if labeled and answers not in first:
-        raise missing_column(place, answers, first, "label")
-    places: list[str] = []
-    questions: list[str] = []
-    contexts: list[str] = []
-    labels: list[tuple[Any, bool]] = []
-    ids: list[str] = []
-    for number, (place, row) in enumerate(rows):
-        places.append(place)
-        questions.append(text_of(place, row, question))
-        contexts.append(text_of(place, row, context))
-        if labeled or (labeled is None and answers in first):
-            labels.append((value_of(place, row, answers), row.get("start_guessed") is True))
-        elif labeled is None:
-            check_absent(place, row, answers, source.name)
-        ids.append(id_of(place, row) if "id" in first else str(number))
-    check_ids(places, ids)
+    peeked, no_answer = first_row(source.name, source.rows), task.span.no_answer
+    names = (task.text_b or "question", task.text_a or "context")
+    places, texts, labels, ids = read_rows(
+        source.name,
+        peeked,
+        task.label_column,
+        lambda place, row: [text_of(place, row, name) for name in names],
+        labeled=labeled,
+        read_label=lambda place, row, name: (value_of(place, row, name), row.get("start_guessed") is True),
+    )
+    questions, contexts = map(list, zip(*texts, strict=True))
     checked = None
     if labels and (labeled or _are_labels([value for value, _ in labels], no_answer=no_answer)):
         checked = [
             check_answers(place, value, context, no_answer=no_answer, guessed=guessed)
             for place, context, (value, guessed) in zip(places, contexts, labels, strict=True)
         ]
-    return SpanRows(questions, contexts, checked, ids=ids)
+    return SpanRows(questions, contexts, checked, ids=ids or list(map(str, range(len(places)))))
 
 
 def no_answer_error(place: str) -> UserError:

@@ -47,7 +47,7 @@ def tokenize_tags(
     Args:
       rows: The split.
       tokenizer: A fast transformers tokenizer.
-      task, training: Not used; see :class:`afjax.tasks.kind.Tokenize`.
+      task, training: Not used; see ``KindSpec.tokenize``.
       max_length: Maximum number of tokens per window.
       cache_dir: The cache folder, or None to disable the cache. Files are named by a digest of everything that the
         token ids depend on.

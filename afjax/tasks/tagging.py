@@ -16,17 +16,7 @@ from jax import Array
 from jaxtyping import Float, Float64, Int64
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import (
-    check_absent,
-    check_ids,
-    check_text,
-    first_row,
-    id_of,
-    is_null,
-    missing_column,
-    text_of,
-    value_of,
-)
+from afjax.data.columns import check_text, first_row, is_null, missing_column, read_rows, text_of, value_of
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import TagRows
@@ -59,7 +49,7 @@ def losses(logits: Float[AnyArray, "batch length num_labels"], batch: Mapping[st
 
 
 def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows:
-    """Loads rows from a source; see :class:`afjax.tasks.kind.Read`."""
+    """Loads rows from a source; see ``KindSpec.read``."""
     names = given_names(task, source, labels).names
     sentences, tags, places, ids = _columns(task, source, labels.required)
     if tags is not None and not names:
@@ -69,7 +59,7 @@ def read(task: TaskConfig, source: SplitSource, labels: LabelReading) -> TagRows
 
 
 def from_lists(texts: list[Any], labels: list[Any] | None, label_names: tuple[str, ...]) -> TagRows:
-    """Builds rows from lists; see :class:`afjax.tasks.kind.FromLists`.
+    """Builds rows from lists; see ``KindSpec.from_lists``.
 
     A text is a list of words or a string, and a label is a list of tags.
     """
@@ -94,28 +84,19 @@ def _columns(
       The sentences, the tags (None if there are none), the rows' names in error messages, and the ids (None if there
       are none).
     """
-    place, first, rows = first_row(source.name, source.rows)
-    label, words = task.label_column, task.text_a or ("words" if "words" in first else "text")
+    place, first, _ = peeked = first_row(source.name, source.rows)
+    words = task.text_a or ("words" if "words" in first else "text")
     if words not in first:
         raise missing_column(place, task.text_a or "words", first, "text_a")
-    if required and label not in first:
-        raise missing_column(place, label, first, "label")
-    reads_tags = label in first and required is not False
-    places: list[str] = []
-    sentences: list[Sentence] = []
-    tags: list[tuple[str, ...]] = []
-    ids: list[str] | None = [] if "id" in first else None
-    for place, row in rows:
-        places.append(place)
-        sentences.append(_sentence(place, value_of(place, row, words)))
-        if reads_tags:
-            tags.append(_tags(place, value_of(place, row, label), empty=required is None))
-        elif required is None:
-            check_absent(place, row, label, source.name)
-        if ids is not None:
-            ids.append(id_of(place, row))
-    check_ids(places, ids)
-    return sentences, tags if reads_tags and (required or any(tags)) else None, places, ids
+    places, sentences, tags, ids = read_rows(
+        source.name,
+        peeked,
+        task.label_column,
+        lambda place, row: _sentence(place, value_of(place, row, words)),
+        labeled=required,
+        read_label=lambda place, row, name: _tags(place, value_of(place, row, name), empty=required is None),
+    )
+    return sentences, tags if tags and (required or any(tags)) else None, places, ids
 
 
 def _sentence(place: str, value: Any) -> Sentence:

@@ -5,19 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import (
-    TEXT_COLUMNS,
-    Columns,
-    check_absent,
-    check_ids,
-    check_text,
-    first_row,
-    id_of,
-    is_missing,
-    listing,
-    text_of,
-    value_of,
-)
+from afjax.data.columns import TEXT_COLUMNS, Columns, check_text, first_row, is_missing, listing, read_rows, text_of
 from afjax.data.labels import check_label_names
 from afjax.data.sources.files import shorten
 from afjax.data.sources.kind import SplitSource
@@ -44,32 +32,25 @@ def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None 
         string, an ``id`` is not a string or integer, two rows have the same ``id``, or the task sets ``text_b`` without
         ``text_a``.
     """
-    place, first, rows = first_row(source.name, source.rows)
+    peeked = first_row(source.name, source.rows)
+    place, first, _ = peeked
     names, label = text_names(place, first, task, source.text_columns), task.label_column
-    has_labels = labeled is not False and (bool(task.label and labeled) or label in first)
-    columns = Columns(
+    # A label column that the task does not name is optional.
+    required = False if labeled and not task.label and label not in first else labeled
+    places, texts, labels, ids = read_rows(
+        source.name, peeked, label, lambda place, row: [text_of(place, row, name) for name in names], labeled=required
+    )
+    first_texts, *second_texts = map(list, zip(*texts, strict=True))
+    return Columns(
         source.name,
-        [],
-        [],
-        [] if len(names) == 2 else None,
-        [] if has_labels else None,
-        [] if "id" in first else None,
+        places,
+        first_texts,
+        second_texts[0] if second_texts else None,
+        labels,
+        ids,
         names=tuple(map(str, first)),
         label=label,
     )
-    for place, row in rows:
-        columns.places.append(place)
-        columns.text_a.append(text_of(place, row, names[0]))
-        if columns.text_b is not None:
-            columns.text_b.append(text_of(place, row, names[1]))
-        if columns.labels is not None:
-            columns.labels.append(value_of(place, row, label))
-        elif labeled is None:
-            check_absent(place, row, label, source.name)
-        if columns.ids is not None:
-            columns.ids.append(id_of(place, row))
-    check_ids(columns.places, columns.ids)
-    return columns
 
 
 def text_names(place: str, row: dict[str, Any], task: TaskConfig, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -171,5 +152,5 @@ def tokenize_texts(
     training: bool,
     cache_dir: Path | None,
 ) -> TokenizedRows:
-    """Tokenizes rows; see :class:`afjax.tasks.kind.Tokenize`."""
+    """Tokenizes rows; see ``KindSpec.tokenize``."""
     return tokenize_rows(rows, tokenizer, max_length=max_length, cache_dir=cache_dir)
