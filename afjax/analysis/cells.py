@@ -5,7 +5,7 @@ import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from afjax.analysis.run_records import RunRecord, Unfinished
+from afjax.analysis.run_records import RunRecord, UnfinishedTask
 from afjax.config.adapters import Adapter, AdapterConfig
 from afjax.config.flags import split_names
 from afjax.errors import UserError, did_you_mean
@@ -121,7 +121,7 @@ def task_metrics(records: Iterable[RunRecord], metric: str = "") -> dict[str, st
     return {task: next(iter(metrics)) for task, metrics in records_by_metric.items()}
 
 
-def cell_method(run: RunRecord | Unfinished, *, by_size: bool, by_sampler: bool) -> str:
+def cell_method(run: RunRecord | UnfinishedTask, *, by_size: bool, by_sampler: bool) -> str:
     """Returns the name of a run's method in a table; see :func:`make_cells` for the arguments."""
     size = size_name(run.adapter) if by_size else ""
     return run.method + size + (f":{run.sampler}" if by_sampler and run.sampler else "")

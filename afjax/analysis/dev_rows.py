@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int
 
-from afjax.adapters.kinds import adapter_layers
 from afjax.data.splits import AnyRows, ChoiceRows
 from afjax.model.task_model import TaskModel
 from afjax.tasks import metrics
@@ -96,7 +95,6 @@ def evaluate_dev_rows(
     wrong = np.ones(len(rows), bool) if kind.has_numbers else errors > 0
     confidences = errors if predictions.confidences is None else predictions.confidences
     worst = sorted(np.flatnonzero(wrong), key=lambda row: (-confidences[row], row))[:num_mistakes]
-    members = tuple(name for name, _ in model.model.adapters)
     return DevEvaluation(
         num_rows=len(rows),
         digest=rows.digest(),
@@ -108,8 +106,8 @@ def evaluate_dev_rows(
         num_wrong=int(wrong.sum()),
         # A row's attention is already a mean over its tokens, excluding padding.
         activations={slot: rows.mean(0, dtype=np.float64) for slot, rows in predictions.fusion_attention.items()},
-        layers=tuple(adapter_layers(model.model.adapters[0][1], model.trunk.config.num_layers)) if fused else (),
-        members=members if fused else (),
+        layers=predictions.fusion_layers,
+        members=tuple(name for name, _ in model.model.adapters) if fused else (),
     )
 
 

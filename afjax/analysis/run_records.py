@@ -124,8 +124,8 @@ class RunRecord:
 
 
 @dataclasses.dataclass(frozen=True)
-class Unfinished:
-    """An unfinished run. See :class:`RunRecord` for the attributes."""
+class UnfinishedTask:
+    """A task of an unfinished run. See :class:`RunRecord` for the attributes."""
 
     task: str
     method: str
@@ -149,7 +149,7 @@ class Collection:
     """
 
     records: tuple[RunRecord, ...]
-    unfinished: tuple[Unfinished, ...] = ()
+    unfinished: tuple[UnfinishedTask, ...] = ()
     scoreless: tuple[RunRecord, ...] = ()
     from_python: tuple[epath.Path, ...] = ()
     failed: tuple[epath.Path, ...] = ()

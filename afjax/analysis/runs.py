@@ -16,7 +16,7 @@ from etils import epath
 from afjax import store
 from afjax.analysis.methods import architecture_name, method_of
 from afjax.analysis.parameters import trained_in_trunk, trunk_architecture, trunk_size
-from afjax.analysis.run_records import Collection, RunRecord, Unfinished, adapter_of, sampler_of
+from afjax.analysis.run_records import Collection, RunRecord, UnfinishedTask, adapter_of, sampler_of
 from afjax.analysis.unfinished import failed_names
 from afjax.analysis.workdirs import find_folders
 from afjax.config.adapters import Adapter
@@ -224,7 +224,7 @@ def _read_workdir(workdir: epath.Path, stores: _Stores) -> Collection:
                 "folder": workdir,
                 "trunk": inputs["the trunk"],
             }
-            unfinished += [Unfinished(task=task.name, **run_fields) for task in tasks]
+            unfinished += [UnfinishedTask(task=task.name, **run_fields) for task in tasks]
             continue
         # In sequential training, the last result on a task counts.
         results = {result.task: result for result in read_results(folder)}

@@ -244,32 +244,43 @@ def difference_methods(grid: Grid) -> tuple[str, ...]:
 
 def pals(grid: Grid) -> Table:
     """Builds a table of methods and samplers by tasks (Stickland & Murray 2019)."""
-    rows, sizes = [], {}
-    for method in grid.methods:
+
+    def describe(method: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         cells, total = grid.row(method), _relative_size(grid, method)
         sampler = cells[0].records[0].sampler if cells else ""
-        texts = [_score(grid, task, method) for task in grid.tasks]
-        relative_size = GAP if total is None else f"{total:.2f}×"
         name = method.removesuffix(f":{sampler}")
-        rows.append((name, sampler or GAP, relative_size, *texts, _mean(grid, method)))
-        sizes[method] = (name, sampler, total)
-    header = ("method", "sampler", "parameters", *(_task(task, grid) for task in grid.tasks), "mean")
+        return (name, sampler or GAP, GAP if total is None else f"{total:.2f}×"), (name, sampler, total)
+
     title = "Total parameters of all tasks, and dev scores"
-    table = _table(title, header, rows, grid, first=(_PARAMETERS, *_unknown_sizes_note(grid)))
-    return _with_columns(table, ("method", "sampler", "parameters_relative"), sizes)
+    header, columns = ("method", "sampler", "parameters"), ("method", "sampler", "parameters_relative")
+    return _table_of_sizes(grid, title, header, columns, describe)
 
 
-def _with_columns(table: Table, names: tuple[str, ...], columns: Mapping[str, tuple[Any, ...]]) -> Table:
-    """Replaces the method column of a table's data with several leading columns.
+def _table_of_sizes(
+    grid: Grid,
+    title: str,
+    header: tuple[str, ...],
+    columns: tuple[str, ...],
+    describe: Callable[[str], tuple[tuple[str, ...], tuple[Any, ...]]],
+) -> Table:
+    """Builds a table of methods by tasks, with leading columns that describe each method and its parameters.
 
     Args:
-      table: The table.
-      names: The names of the new columns.
-      columns: The values of the new columns, ``{method: values}``. Rows are sorted in its order.
+      grid: The scores.
+      title: The table's title.
+      header: The headers of the leading columns.
+      columns: The names of the leading columns in the table's data.
+      describe: Returns a method's leading cells, and their values in the table's data.
     """
-    data = sorted(table.data, key=lambda row: list(columns).index(row[1]))
-    rows = tuple((*columns[row[1]], row[0], *row[2:]) for row in data)
-    return dataclasses.replace(table, data_header=(*names, _DATA[0], *_DATA[2:]), data=rows)
+    rows, values = [], {}
+    for method in grid.methods:
+        cells, values[method] = describe(method)
+        rows.append((*cells, *(_score(grid, task, method) for task in grid.tasks), _mean(grid, method)))
+    header = (*header, *(_task(task, grid) for task in grid.tasks), "mean")
+    table = _table(title, header, rows, grid, first=(_PARAMETERS, *_unknown_sizes_note(grid)))
+    data = sorted(table.data, key=lambda row: list(values).index(row[1]))
+    data_rows = tuple((*values[row[1]], row[0], *row[2:]) for row in data)
+    return dataclasses.replace(table, data_header=(*columns, _DATA[0], *_DATA[2:]), data=data_rows)
 
 
 def _unknown_sizes_note(grid: Grid) -> list[str]:
@@ -294,16 +305,14 @@ _PARAMETERS = (
 
 def houlsby(grid: Grid) -> Table:
     """Builds a table of scores and parameters by method (Houlsby 2019, tables 1, 2)."""
-    rows, columns = [], {}
-    for method in grid.methods:
+
+    def describe(method: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         total, trained = _relative_size(grid, method), _trained_fraction(grid, method)
-        texts = [_score(grid, task, method) for task in grid.tasks]
         sizes = (GAP if total is None else f"{total:.2f}×", GAP if trained is None else f"{100 * trained:.2f}%")
-        rows.append((method, *sizes, *texts, _mean(grid, method)))
-        columns[method] = (method, total, trained)
-    header = ("method", "total", "trained/task", *(_task(task, grid) for task in grid.tasks), "mean")
-    table = _table("Parameters and dev scores", header, rows, grid, first=(_PARAMETERS, *_unknown_sizes_note(grid)))
-    return _with_columns(table, ("method", "total_relative", "trained_per_task_relative"), columns)
+        return (method, *sizes), (method, total, trained)
+
+    header, columns = ("method", "total", "trained/task"), ("method", "total_relative", "trained_per_task_relative")
+    return _table_of_sizes(grid, "Parameters and dev scores", header, columns, describe)
 
 
 def _relative_size(grid: Grid, method: str) -> float | None:

@@ -22,7 +22,7 @@ from afjax.data.sources.official import OFFICIAL, SPLITS
 from afjax.data.splits import AnyRows
 from afjax.display.tables import fitting_table
 from afjax.display.terminal import page_width, print_line, terminal_width, wrapped
-from afjax.display.words import counted, first_of, one_of
+from afjax.display.words import alternatives, counted, first_of
 from afjax.errors import UserError
 from afjax.tasks.by_name import find_task, read_task, task_from_source
 from afjax.tasks.kind import LabelReading
@@ -259,7 +259,7 @@ def _split_lines(name: str, files: Sequence[str], summary: SplitSummary, max_len
     else:
         mean, largest = summary.windows
         entries["windows"] = f"{mean:.2f} per row, at most {largest}; {summary.truncated:.1%} of rows have several"
-    entries["padding"] = f"{summary.padding:.1%} of the tokens, in rows of {one_of(summary.padded)} tokens"
+    entries["padding"] = f"{summary.padding:.1%} of the tokens, in rows of {alternatives(summary.padded)} tokens"
     unlabeled = "not labeled" if name == "test" else "not labeled (name the column of labels with --label)"
     title = f"{name}: {counted(summary.rows, 'row')}, {'labeled' if summary.labeled else unlabeled}"
     return [title, *(line for entry, text in entries.items() for line in _entry(entry, text))]

@@ -45,13 +45,13 @@ def chunks(tags: Sequence[str]) -> list[Chunk]:
         prefix, _, type_ = tag.partition("-")
         if _ends(before, prefix, type_before, type_):
             found.append(Chunk(type_before, begin, index - 1))
-        if begins(before, prefix, type_before, type_):
+        if _begins(before, prefix, type_before, type_):
             begin = index
         before, type_before = prefix, type_
     return found
 
 
-def begins(before: str, prefix: str, type_before: str, type_: str) -> bool:
+def _begins(before: str, prefix: str, type_before: str, type_: str) -> bool:
     """Whether a word begins an entity.
 
     Args:
@@ -64,7 +64,7 @@ def begins(before: str, prefix: str, type_before: str, type_: str) -> bool:
 
 
 def _ends(before: str, prefix: str, type_before: str, type_: str) -> bool:
-    """Whether an entity ends just before a word. See :func:`begins` for the arguments."""
+    """Whether an entity ends just before a word. See ``_begins`` for the arguments."""
     if before == OUTSIDE:
         return False
     return before in "ES" or prefix in "BSO" or type_before != type_

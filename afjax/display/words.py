@@ -42,11 +42,11 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def one_of(numbers: Sequence[int]) -> str:
+def alternatives(numbers: Sequence[int]) -> str:
     """Formats numbers as alternatives.
 
     Example:
-      >>> one_of([16, 32, 64])
+      >>> alternatives([16, 32, 64])
       '16, 32 or 64'
     """
     *others, last = map(str, numbers)

@@ -146,8 +146,8 @@ class KindSpec:
       has_numbers: Whether labels and predictions are numbers.
       metrics: Metrics that early stopping can use, where higher is better.
       read: Loads and validates rows from a source.
-      from_lists: Builds rows from Python lists: the texts of each row (see :func:`afjax.rows_from_lists`), one label per
-        row or None, and the label names in index order or empty.
+      from_lists: Builds rows from lists: the texts of each row (see :func:`afjax.rows_from_lists`), one label per row
+        or None, and the label names in index order or empty.
       forms: Lists the supported input columns for prediction, in order of preference, for a task and its number of
         texts per row (``Rows.text_columns``; None if unknown).
       pick: Extracts a row's input for ``from_lists``, given the row's name in error messages, its values and its form.

@@ -14,7 +14,7 @@ from afjax.data.sources.kind import SplitSource
 from afjax.data.splits import ChoiceRows
 from afjax.data.tokenization import TokenizedRows
 from afjax.errors import UserError
-from afjax.tasks.choices import check_choices, choice_index, choices_of, context_of, pick_choices
+from afjax.tasks.choice_columns import check_choices, choice_index, choices_of, context_of, pick_choices
 from afjax.tasks.classification import errors, losses, name_outputs
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.predictions import Predictions, softmax

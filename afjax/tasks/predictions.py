@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from afjax.data.splits import NO_ENTITIES
 from afjax.display.html import Content, join, listed, shortened, table
 from afjax.display.words import counted
 from afjax.tasks.best_answers import Answer
@@ -168,7 +169,7 @@ class Predictions:
         if isinstance(label, float):
             return f"{label:.4g}"
         if self.entities is not None:
-            return "; ".join(f"{entity.type}: {entity.text}" for entity in self.entities[row]) or "(no entities)"
+            return "; ".join(f"{entity.type}: {entity.text}" for entity in self.entities[row]) or NO_ENTITIES
         if isinstance(label, list):
             return ", ".join(label) or "(none)"
         return "(no answer)" if self.answers is not None and not label else label

@@ -23,7 +23,7 @@ from afjax.tasks.best_answers import best_answers
 from afjax.tasks.kind import Form, KindSpec, KindText, LabelReading
 from afjax.tasks.metrics import span_scores
 from afjax.tasks.predictions import Predictions, softmax
-from afjax.tasks.spans import check_answers, no_answer_error, pick_spans
+from afjax.tasks.span_columns import check_answers, no_answer_error, pick_spans
 from afjax.tasks.weighted_scores import Weighted, mean_scores
 from afjax.tasks.windows import TokenizedSpans, tokenize_spans
 from afjax.trees import AnyArray
@@ -116,11 +116,8 @@ def weighted(predictions: Predictions, labels: Answers, task: TaskConfig) -> Wei
 
 def _row_scores(predictions: Predictions, labels: Answers, task: TaskConfig) -> dict[str, Float64[np.ndarray, "rows"]]:
     texts = [str(label) for label in predictions.labels]
-    return span_scores(texts, _gold_texts(labels), no_answer=task.span.no_answer)
-
-
-def _gold_texts(labels: Answers) -> list[list[str]]:
-    return [[text for text, _ in answers] for answers in labels]
+    gold = [[text for text, _ in answers] for answers in labels]
+    return span_scores(texts, gold, no_answer=task.span.no_answer)
 
 
 KIND = KindSpec(

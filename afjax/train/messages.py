@@ -7,7 +7,7 @@ import numpy as np
 from afjax.data.batches import padding_share
 from afjax.data.tokenization import TokenizedRows
 from afjax.display.terminal import duration, print_line
-from afjax.display.words import counted, one_of
+from afjax.display.words import alternatives, counted
 from afjax.distributed.hosts import is_first_host
 from afjax.distributed.notes import note
 from afjax.tasks.windows import TokenizedWindows
@@ -52,7 +52,7 @@ def print_padding(name: str, train: TokenizedRows, lengths: Sequence[int], batch
     if not is_first_host():
         return
     padding = padding_share(train, batch_size=batch_size, lengths=lengths, padding_rows=False)
-    padded = one_of(lengths)
+    padded = alternatives(lengths)
     rows = counted(len(train), "train row")
     if isinstance(train, TokenizedWindows):
         num_windows = np.bincount(train.row_of)  # [rows]

@@ -106,7 +106,7 @@ def test_submit_names_a_head_trained_with_another_adapter(
 ) -> None:
     from afjax import UserError, load_trunk
     from afjax import store as artifacts
-    from afjax.cli.submission import load_model
+    from afjax.cli.submission import submitted_model
 
     trunk, loaded = load_trunk(str(tiny_trunk_folder)), artifacts.load(store, "adapters", "second")
     manifest = loaded.manifest
@@ -116,8 +116,8 @@ def test_submit_names_a_head_trained_with_another_adapter(
         overwrite=True,
     )
     with pytest.raises(UserError, match=r'head "first".*allow_mismatch=True'):
-        load_model(str(store), trunk, "first")
-    assert load_model(str(store), trunk, "first", allow_mismatch=True).head_record
+        submitted_model(str(store), trunk, "first")
+    assert submitted_model(str(store), trunk, "first", allow_mismatch=True).head_record
 
 
 @pytest.mark.parametrize("flag", ["adapter", "fusion", "head", "without", "output"])

@@ -29,7 +29,7 @@ from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch
 from afjax.data.lengths import PaddedLengths
 from afjax.data.splits import Rows
-from afjax.display.words import one_of
+from afjax.display.words import alternatives
 from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.train import planning, single
@@ -295,7 +295,7 @@ def test_resumed_run_keeps_its_padded_lengths(
     # A later version may choose other lengths for the same rows. The resumed run must use its own lengths.
     monkeypatch.setattr(planning, "choose_lengths", lambda *_, **__: PaddedLengths((3, 5, 8), (3, 8)))
     again(config=free)
-    assert f"padded to {one_of(recorded)} tokens" in capsys.readouterr().err
+    assert f"padded to {alternatives(recorded)} tokens" in capsys.readouterr().err
     assert recorded != [3, 5, 8]
 
 

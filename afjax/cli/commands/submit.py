@@ -70,7 +70,9 @@ def _run(arguments: argparse.Namespace) -> None:
     heads = list(dict.fromkeys(job.head for job in jobs if job.head))
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, "heads", heads[0])
     # Load all models before the first prediction, to reveal errors early. They use no device memory until they predict.
-    load = functools.partial(submission.load_model, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch)
+    load = functools.partial(
+        submission.submitted_model, arguments.store, trunk, allow_mismatch=arguments.allow_mismatch
+    )
     lines = submission.write(
         arguments.benchmark,
         jobs,

@@ -34,59 +34,59 @@ def fields(
     """
 
     def read_text(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
-        text = text_of(place, raw, names)
+        text = raw_text(place, raw, names)
         return text.strip() if strip else text
 
     def read_row(place: str, raw: Row, labeled: bool) -> Row:
-        row = id_of(place, raw, id) | {key: read_text(place, raw, names) for key, names in texts.items()}
-        given = label_of(place, raw, label, labeled)
+        row = raw_id(place, raw, id) | {key: read_text(place, raw, names) for key, names in texts.items()}
+        given = raw_label(place, raw, label, labeled)
         return row if given is None else row | {"label": rename.get(given, given)}
 
     return read_row
 
 
 def csqa_row(place: str, raw: Row, labeled: bool) -> Row:
-    question = value_of(place, raw, "question")
+    question = raw_value(place, raw, "question")
     if not isinstance(question, dict):
         raise UserError(f'{place} has {shorten(question)} as "question"; it must be an object with stem and choices.')
-    choices = value_of(place, question, "choices")
+    choices = raw_value(place, question, "choices")
     if not (isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices)):
         raise UserError(f'{place} has {shorten(choices)} as "choices"; it must be a list of objects.')
-    texts = [text_of(place, choice, "text") for choice in choices]
-    names = [value_of(place, choice, "label") for choice in choices]
-    label = label_of(place, raw, "answerKey", labeled)
-    return id_of(place, raw, "id") | choice_row(place, text_of(place, question, "stem"), texts, label, names)
+    texts = [raw_text(place, choice, "text") for choice in choices]
+    names = [raw_value(place, choice, "label") for choice in choices]
+    label = raw_label(place, raw, "answerKey", labeled)
+    return raw_id(place, raw, "id") | choice_row(place, raw_text(place, question, "stem"), texts, label, names)
 
 
 def socialiqa_row(place: str, raw: Row, labeled: bool) -> Row:
-    context = f"{text_of(place, raw, 'context')} {text_of(place, raw, 'question')}"
-    return choice_row(place, context, [text_of(place, raw, f"answer{letter}") for letter in "ABC"], None, ())
+    context = f"{raw_text(place, raw, 'context')} {raw_text(place, raw, 'question')}"
+    return choice_row(place, context, [raw_text(place, raw, f"answer{letter}") for letter in "ABC"], None, ())
 
 
 def winogrande_row(place: str, raw: Row, labeled: bool) -> Row:
-    context, blank, ending = text_of(place, raw, "sentence").partition("_")
+    context, blank, ending = raw_text(place, raw, "sentence").partition("_")
     if not blank:
         raise UserError(f'{place} has a sentence without the blank "_"; download the file again.')
-    choices = [(text_of(place, raw, name) + ending).strip() for name in ("option1", "option2")]
-    label = label_of(place, raw, "answer", labeled)
-    return id_of(place, raw, "qID") | choice_row(place, context.strip(), choices, label, ("1", "2"))
+    choices = [(raw_text(place, raw, name) + ending).strip() for name in ("option1", "option2")]
+    label = raw_label(place, raw, "answer", labeled)
+    return raw_id(place, raw, "qID") | choice_row(place, context.strip(), choices, label, ("1", "2"))
 
 
 def hellaswag_row(place: str, raw: Row, labeled: bool) -> Row:
-    endings = value_of(place, raw, "endings")
+    endings = raw_value(place, raw, "endings")
     if not (isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)):
         raise UserError(f'{place} has {shorten(endings)} as "endings"; it must be a list of strings.')
-    beginning = text_of(place, raw, "ctx_b")
+    beginning = raw_text(place, raw, "ctx_b")
     choices = [f"{beginning} {ending}".strip() for ending in endings]
     names = [str(number) for number in range(len(choices))]
-    return choice_row(place, text_of(place, raw, "ctx_a"), choices, label_of(place, raw, "label", labeled), names)
+    return choice_row(place, raw_text(place, raw, "ctx_a"), choices, raw_label(place, raw, "label", labeled), names)
 
 
 def cosmosqa_row(place: str, raw: Row, labeled: bool) -> Row:
-    context = f"{text_of(place, raw, 'context')} {text_of(place, raw, 'question')}"
-    choices = [text_of(place, raw, f"answer{number}") for number in range(4)]
-    label = label_of(place, raw, "label", labeled)
-    return id_of(place, raw, "id") | choice_row(place, context, choices, label, ("0", "1", "2", "3"))
+    context = f"{raw_text(place, raw, 'context')} {raw_text(place, raw, 'question')}"
+    choices = [raw_text(place, raw, f"answer{number}") for number in range(4)]
+    label = raw_label(place, raw, "label", labeled)
+    return raw_id(place, raw, "id") | choice_row(place, context, choices, label, ("0", "1", "2", "3"))
 
 
 def choice_row(place: str, context: str, choices: list[str], label: Any, names: Sequence[str]) -> Row:
@@ -139,7 +139,7 @@ def label_set_row(names: Sequence[str], read_row: RowReader) -> RowReader:
     return read_set
 
 
-def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
+def raw_value(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
     """Returns the value of the first column that exists."""
     for name in (names,) if isinstance(names, str) else names:
         if name in raw:
@@ -151,14 +151,14 @@ def value_of(place: str, raw: Row, names: str | tuple[str, ...]) -> Any:
     )
 
 
-def text_of(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
-    text = value_of(place, raw, names)
+def raw_text(place: str, raw: Row, names: str | tuple[str, ...]) -> str:
+    text = raw_value(place, raw, names)
     if not isinstance(text, str):
         raise UserError(f'{place} has {shorten(text)} as "{names}"; it must be a string.')
     return text
 
 
-def label_of(place: str, raw: Row, names: str | tuple[str, ...], labeled: bool) -> Any:
+def raw_label(place: str, raw: Row, names: str | tuple[str, ...], labeled: bool) -> Any:
     """Returns a row's label, or None if it is missing and optional.
 
     Booleans become "true" and "false".
@@ -166,11 +166,11 @@ def label_of(place: str, raw: Row, names: str | tuple[str, ...], labeled: bool) 
     alternatives = (names,) if isinstance(names, str) else names
     if not labeled and all(raw.get(name) in (None, "") for name in alternatives):
         return None
-    label = value_of(place, raw, alternatives)
+    label = raw_value(place, raw, alternatives)
     return str(label).lower() if isinstance(label, bool) else label
 
 
-def id_of(place: str, raw: Row, name: str) -> Row:
+def raw_id(place: str, raw: Row, name: str) -> Row:
     if not name or name not in raw:
         return {}
     if not isinstance(raw[name], str | int):
@@ -183,7 +183,7 @@ def by_column(column: str, splits: Mapping[str, Split]) -> RowChooser:
 
     def choose(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row], bool]:
         def belongs(place: str, raw: Row, row: Row) -> bool:
-            name = value_of(place, raw, column)
+            name = raw_value(place, raw, column)
             if name not in splits:
                 raise UserError(f'{place} has {shorten(name)} as "{column}"; it must be one of {", ".join(splits)}.')
             return splits[name] == split
@@ -201,7 +201,7 @@ def by_dev_ids(split: Split, files: tuple[Path, ...]) -> Callable[[str, Row, Row
     lines = (line.split() for _, line in read_lines(files[1]))
     dev_ids = {(line[0], line[1]) for line in lines if len(line) == 2}
     return lambda place, raw, row: (
-        ((value_of(place, raw, "#1 ID"), value_of(place, raw, "#2 ID")) in dev_ids) == (split == "dev")
+        ((raw_value(place, raw, "#1 ID"), raw_value(place, raw, "#2 ID")) in dev_ids) == (split == "dev")
     )
 
 

@@ -9,7 +9,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.sources.kind import SplitSource
 from afjax.errors import UserError
 from afjax.tasks import multiple_choice
-from afjax.tasks.choices import pick_choices
+from afjax.tasks.choice_columns import pick_choices
 
 ROW = {"context": "grass", "choices": ["red", "green"], "label": 1}
 

@@ -9,7 +9,7 @@ from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.data.sources.kind import SplitSource
 from afjax.errors import UserError
 from afjax.tasks.load import rows_from_lists
-from afjax.tasks.spans import pick_spans
+from afjax.tasks.span_columns import pick_spans
 from afjax.train.arguments import check_data
 
 ROW = {
