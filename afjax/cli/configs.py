@@ -116,7 +116,8 @@ def load_experiment(
 def check_used(experiments: Sequence[ExperimentConfig], overrides: Sequence[str]) -> None:
     """Raises UserError if an override has no effect with any experiment's recipe.
 
-    Overrides of the adapter are not checked, because a sweep over partitions passes them to runs without adapters too.
+    Overrides of the adapter are not refused, because a sweep over partitions passes them to runs without adapters too;
+    see :func:`unused_adapter_lines`.
     """
     unused = set.intersection(*({*experiment.unused_settings} for experiment in experiments)) - {"adapter"}
     for override in overrides:
@@ -124,6 +125,18 @@ def check_used(experiments: Sequence[ExperimentConfig], overrides: Sequence[str]
         if setting.partition(".")[0] in unused:
             recipes = ", ".join(dict.fromkeys(experiment.recipe for experiment in experiments))
             raise UserError(f"--config.{setting} has no effect with recipe={recipes}; leave it out.")
+
+
+def unused_adapter_lines(experiment: ExperimentConfig, overrides: Sequence[str]) -> list[str]:
+    """Returns a line for each override of the adapter that has no effect."""
+    lines, size = [], getattr(experiment.adapter, "size", None)
+    for override in overrides:
+        setting = override.partition("=")[0]
+        if setting.partition(".")[0] == "adapter" and "adapter" in experiment.unused_settings:
+            lines.append(f"--config.{setting} has no effect with partition={experiment.partition}.")
+        elif setting == "adapter.reduction_factor" and setting in experiment.unused_settings:
+            lines.append(f"--config.{setting} has no effect, because adapter.size={size} replaces it.")
+    return lines
 
 
 def _named(name: str, task: Any, *, needs_data: bool) -> Any:
@@ -203,7 +216,13 @@ def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
             f'config.adapter.preset is "{name}"; choose from {", ".join(ADAPTER_PRESETS)}.'
             f"{did_you_mean(str(name), ADAPTER_PRESETS)}"
         )
-    return {**to_dict(ADAPTER_PRESETS[name]), **settings}
+    preset = to_dict(ADAPTER_PRESETS[name])
+    if settings.get("kind", preset["kind"]) != preset["kind"]:
+        raise UserError(
+            f"config.adapter.kind is {settings['kind']}, but config.adapter.preset is {name}, of the kind "
+            f"{preset['kind']}; for another kind, set --config.adapter.preset to one of {', '.join(ADAPTER_PRESETS)}."
+        )
+    return {**preset, **settings}
 
 
 def split_arguments(config: str) -> tuple[str, str]:

@@ -178,9 +178,6 @@ def _has_no_effect(setting: str, experiment: ExperimentConfig, stored: Set[str])
     unused = {*experiment.unused_settings}
     if experiment.recipe == "fusion" and {source.task.name for source in experiment.sources} <= stored:
         unused |= {"adapter", "sources"}
-    # A fixed size replaces the reduction factor.
-    if getattr(experiment.adapter, "size", 0):
-        unused.add("adapter.reduction_factor")
     return not unused.isdisjoint((setting, setting.partition(".")[0]))
 
 

@@ -150,7 +150,7 @@ class ExperimentConfig(Settings, name="config"):
 
     @property
     def unused_settings(self) -> tuple[str, ...]:
-        """Names of settings that have no effect with this recipe and partition."""
+        """Names of settings that have no effect with this recipe, partition and adapter."""
         unused = [] if self.recipe == "fusion" else ["fusion"]
         if self.recipe != "multitask":
             unused.append("sampling")
@@ -158,6 +158,9 @@ class ExperimentConfig(Settings, name="config"):
             unused.append("partition")
         elif not self.has_adapter:
             unused.append("adapter")
+        # A fixed size replaces the reduction factor.
+        if getattr(self.adapter, "size", None):
+            unused.append("adapter.reduction_factor")
         return tuple(unused)
 
     def artifact_name(self, task: TaskConfig) -> str:

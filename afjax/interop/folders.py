@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from afjax.errors import UserError
-from afjax.storage.paths import error_text, expanded, fetched
+from afjax.storage.paths import error_text, fetched, local_path
 
 
 def find_folder(source: str, *, library: str, patterns: Sequence[str]) -> Path:
@@ -49,9 +49,9 @@ def check_new_folder(output: str | Path) -> Path:
     """Expands the path of a folder to create and checks that it does not exist yet.
 
     Raises:
-      UserError: The path exists.
+      UserError: The path exists or is on an object store.
     """
-    output = expanded(output)
+    output = local_path(output, "The output")
     if output.exists():
         raise UserError(f"{output} already exists; set --output to a new folder.")
     return output

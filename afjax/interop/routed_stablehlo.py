@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from afjax import __version__
 from afjax.errors import UserError
-from afjax.interop.stablehlo import PLATFORMS, check_platforms
+from afjax.interop.stablehlo import INPUTS, PLATFORMS, check_platforms, prediction_settings
 from afjax.serve.program import Plan, routed_outputs
 from afjax.serve.routed_model import RoutedModel
 from afjax.storage.paths import AnyPath, expanded, is_remote
@@ -29,11 +29,8 @@ from afjax.trunk.pretrained import check_length
 FORMAT_VERSION = 1
 PROGRAM, ARRAYS, DESCRIPTION = "program.stablehlo", "arrays.safetensors", "description.json"
 
-_INPUTS = {
-    "tokens": ("[batch, length]", "int32", "token ids from the trunk's tokenizer; shorter rows are padded"),
-    "types": ("[batch, length]", "int32", "token type ids from that tokenizer, or 0 if it has none"),
-    "mask": ("[batch, length]", "bool", "true for tokens, false for padding"),
-    "places": ("[batch, banks]", "int32", "each row's slot in every bank: its task's places, or zeros"),
+_INPUTS = {name: ("[batch, length]", *description) for name, description in INPUTS.items()} | {
+    "places": ("[batch, banks]", "int32", "each row's slot in every bank: its task's places, or zeros")
 }
 
 
@@ -107,6 +104,7 @@ def _description(
             "labels": list(task.model.labels),
             "scale": task.model.task.scale,
             "max_length": task.model.max_length,
+            **prediction_settings(task.model.task),
         }
     pad_id = model.trunk.config.pad_id
     return {

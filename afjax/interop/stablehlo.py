@@ -6,6 +6,7 @@ program, there is only one file to copy and no parameter tree to restore. The dr
 contains a copy of the weights.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jax import Array, export
 
 from afjax import __version__
+from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError, did_you_mean
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import AnyPath, expanded, is_remote
@@ -31,7 +33,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 # The serialized format has signed 32-bit offsets, which leaves 2 GiB for the weights and the program itself.
 MAX_WEIGHT_BYTES = 2**31 - 2**24
 
-_INPUTS = {
+INPUTS = {
     "tokens": ("int32", "token ids from the trunk's tokenizer; shorter rows are padded"),
     "types": ("int32", "token type ids from that tokenizer, or 0 if it has none"),
     "mask": ("bool", "true for tokens, false for padding"),
@@ -76,6 +78,11 @@ def export_stablehlo(
 def description_path(path: AnyPath) -> Path:
     """Returns the path of an exported file's JSON description."""
     return expanded(f"{os.fspath(path)}.json")
+
+
+def prediction_settings(task: TaskConfig) -> dict[str, Any]:
+    """Returns the settings that turn a task's logits into predictions, such as a threshold, by the kind's name."""
+    return {task.kind: dataclasses.asdict(getattr(task, task.kind))} if task.kind in ("multi_label", "span") else {}
 
 
 def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
@@ -125,7 +132,7 @@ def _serialize(task_model: TaskModel, max_length: int, platforms: tuple[str, ...
     has_choices = TASK_KINDS[task_model.task.kind].has_choices
     axes = "batch, choices, length" if has_choices else "batch, length"
     shape = export.symbolic_shape(axes, constraints=[f"length <= {max_length}"])
-    arguments = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, _ in _INPUTS.values()]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, _ in INPUTS.values()]
     exported = export.export(jax.jit(predict), platforms=platforms)(*arguments)
     return bytes(exported.serialize()), (f"[{axes}]", str(list(exported.out_avals[0].shape)))
 
@@ -149,12 +156,12 @@ def _description(
         "file": {"name": file_name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "inputs": [
             {"name": name, "shape": shapes[0], "dtype": dtype, "meaning": meaning}
-            for name, (dtype, meaning) in _INPUTS.items()
+            for name, (dtype, meaning) in INPUTS.items()
         ],
         "outputs": [{"name": "logits", "shape": shapes[1], "dtype": "float32", "meaning": kind.text.logits}],
         "max_length": max_length,
         "platforms": list(platforms),
-        "task": {"name": task_model.task.name, "kind": kind.name},
+        "task": {"name": task_model.task.name, "kind": kind.name, **prediction_settings(task_model.task)},
         "labels": list(task_model.labels),
         "trunk": task_model.trunk.identity(),
         "pad_id": pad_id,

@@ -7,6 +7,7 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
@@ -107,8 +108,8 @@ def save_all(
       artifacts with the same content, nothing is written and their existing manifests are returned.
 
     Raises:
-      UserError: A kind or name is invalid, an artifact exists and may not be replaced, another unfinished run has
-        reserved a name, or the store cannot be written. The store is then unchanged.
+      UserError: A kind, a name or a tree is invalid, an artifact exists and may not be replaced, another unfinished run
+        has reserved a name, or the store cannot be written. The store is then unchanged.
 
     Example:
       >>> import numpy as np
@@ -123,7 +124,7 @@ def save_all(
     folders = [folder_of(store, draft.kind, draft.name) for draft in drafts]
     if len(set(folders)) != len(folders):
         raise UserError(f"Two artifacts have the same kind and name ({', '.join(map(str, folders))}); rename one.")
-    trees = [map_with_path(lambda path, leaf: np.asarray(leaf), draft.params) for draft in drafts]
+    trees = [_host_tree(draft) for draft in drafts]
     titles = " and the ".join(title(draft.kind, draft.name).removeprefix("The ") for draft in drafts)
     with write_lock(store, f"The {titles} cannot be written to {store}") as root:
         if not overwrite and not run and (same := _saved_before(store, drafts, trees)):
@@ -138,6 +139,38 @@ def save_all(
     if is_remote(root):
         check_still_there(store, manifests)
     return tuple(manifests)
+
+
+def _host_tree(draft: Draft) -> Tree:
+    """Copies an artifact's parameters to the host.
+
+    Raises:
+      UserError: There are no parameters, a leaf is not an array of numbers, or a key contains a slash or dot, which
+        separate keys in the files.
+    """
+    where = title(draft.kind, draft.name)
+
+    def host_array(path: str, leaf: Any) -> np.ndarray:
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+            found = type(leaf).__name__ if dtype is None else f"an array of {dtype}"
+            raise UserError(f"{where} has {found} at {path}; its leaves must be arrays of numbers.")
+        return np.asarray(leaf)
+
+    for key in _keys(draft.params):
+        if not isinstance(key, str) or not key or "/" in key or "." in key:
+            raise UserError(f"{where} has the key {key!r}; keys must be strings without slashes and dots.")
+    tree = map_with_path(host_array, draft.params)
+    if not flatten(tree):
+        raise UserError(f"{where} has no parameters to save.")
+    return tree
+
+
+def _keys(tree: Mapping[Any, Any]) -> Iterator[Any]:
+    for key, value in tree.items():
+        yield key
+        if isinstance(value, Mapping):
+            yield from _keys(value)
 
 
 def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:

@@ -13,7 +13,7 @@ from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.methods import Method
 from afjax.config.ranges import PositiveInt
-from afjax.config.tasks import TaskKind
+from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, TrainConfig
 from afjax.config.values import TRAINS_LAYERS, Partition, Remat, TrunkDtype
 from afjax.display.words import counted
@@ -203,7 +203,8 @@ def plan_method(case: MethodCase) -> Plan:
 def plan_experiment(config: ExperimentConfig) -> Plan:
     """Plans an experiment's run at its longest padded length.
 
-    If the experiment has source tasks, the plan is for its target task. No data is loaded, so tasks without label names
+    If the experiment has source tasks, the plan is for its target task. If it trains several tasks jointly, the plan is
+    for a batch of the kind with the costliest step. No data is loaded, so tasks without label names
     are assumed to have two labels, and stored adapters (``fused``) to have the architecture ``config.adapter``.
 
     Raises:
@@ -214,15 +215,14 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     config = choose_defaults(config, lambda: size_pooling(config.trunk), recorded={})
     several = config.recipe == "multitask"
     tasks = config.target_tasks
-    if config.recipe == "sequential":
+    if several:
+        tasks = tuple(sorted(tasks, key=_cost, reverse=True))
+    elif config.recipe == "sequential":
         tasks = tasks[:1]
     outputs = tuple(TASK_KINDS[task.kind].num_outputs(task.labels or ("0", "1")) for task in tasks)
     if not several:
         outputs = (padded_outputs(tasks[0].kind, outputs[0]),)
-    head: dict[str, Any] = {
-        "reads": "pooled" if several else TASK_KINDS[tasks[0].kind].reads,
-        "num_outputs": outputs[0],
-    }
+    head: dict[str, Any] = {"reads": TASK_KINDS[tasks[0].kind].reads, "num_outputs": outputs[0]}
     if config.recipe == "fusion":
         names = config.fused or tuple(source.task.name for source in config.sources)
         adapters = dict.fromkeys(names, config.adapter)
@@ -240,3 +240,8 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
         settings=config.train,
         mesh=config.mesh,
     )
+
+
+def _cost(task: TaskConfig) -> tuple[bool, bool]:
+    """Returns a key that sorts tasks by the cost of a step: multiple choice has several sequences per row."""
+    return TASK_KINDS[task.kind].has_choices, TASK_KINDS[task.kind].reads == "tokens"

@@ -50,7 +50,7 @@ class Report:
       topology: The slice.
       train, evaluate: The steps. None if the batch does not fit in the chip's memory, so the training step does not
         compile.
-      gradient_bytes: Bytes of one step's gradients.
+      gradient_bytes: Bytes of one step's gradients, for all slots.
       best_bytes: Bytes of the best parameters so far on one chip, for all slots. They are not part of the steps.
       fitting_batch: Estimate of the largest batch that fits, in rows over all chips, extrapolated from the memory of
         smaller batches. None if it was not requested, if no batch fits, or if the plan has several slots.
@@ -82,21 +82,25 @@ def report(plan: Plan, topology: Topology, *, fit: bool = True) -> Report:
     check_batch(plan.settings.batch_size, mesh)
     train = train_step(plan, mesh, topology)
     evaluate = _eval_step(plan, mesh, topology) if train else None
-    best = best_bytes(plan, mesh)
-    batch, slots, memory = None, None, topology.chip.hbm_bytes
+    best, together = best_bytes(plan, mesh), plan.slots > 1
 
-    def step_of_slots(number: int) -> Step | None:
-        return _with_kept(train_step(plan.with_slots(number), mesh, topology), number * best)
+    def step_of(number: int) -> Step | None:
+        sized = plan.with_slots(number) if together else plan.with_batch(number)
+        return _with_kept(train_step(sized, mesh, topology), sized.slots * best)
 
-    def step_of_rows(number: int) -> Step | None:
-        return _with_kept(train_step(plan.with_batch(number), mesh, topology), best)
-
+    number, unit = (plan.slots, 1) if together else (plan.settings.batch_size, _row_parts(mesh))
     first = _with_kept(train, plan.slots * best)
-    if fit and plan.slots > 1:
-        slots = largest_number(step_of_slots, plan.slots, first, memory, unit=1)
-    elif fit:
-        batch = largest_number(step_of_rows, plan.settings.batch_size, first, memory, unit=_row_parts(mesh))
-    return Report(plan, topology, train, evaluate, trained_bytes(plan, mesh), plan.slots * best, batch, slots)
+    largest = largest_number(step_of, number, first, topology.chip.hbm_bytes, unit=unit) if fit else None
+    return Report(
+        plan,
+        topology,
+        train,
+        evaluate,
+        gradient_bytes=plan.slots * trained_bytes(plan, mesh),
+        best_bytes=plan.slots * best,
+        fitting_batch=None if together else largest,
+        fitting_slots=largest if together else None,
+    )
 
 
 def _with_kept(step: Step | None, size: int) -> Step | None:
@@ -281,6 +285,8 @@ def to_lines(found: Report) -> list[str]:
         f"trained: {found.gradient_bytes / 1e6:.1f} MB of gradients per step",
         f"kept: {found.best_bytes / 1e6:.1f} MB per chip for the best parameters, in addition to the memory below",
     ]
+    if len(set(plan.kinds)) > 1:
+        lines.append(f"steps: with a batch of the costliest kind of task, {plan.kinds[0]}")
     for title, step in (("training step", found.train), ("evaluation step", found.evaluate)):
         if step is not None:
             lines += ["", f"{title} on one chip, compiled in {step.compile_s:.0f} s", *_step_lines(step, topology)]

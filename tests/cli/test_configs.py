@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from facts import has_facts
 
-from afjax.cli.configs import argument_settings, load_experiment
+from afjax.cli.configs import argument_settings, load_experiment, unused_adapter_lines
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
@@ -275,6 +276,11 @@ def get_config():
     )
     with pytest.raises(UserError, match=r'config.adapter.preset .*"palls".*Did you mean "pals"\?'):
         load(text, tmp_path, "", ("adapter.preset=palls",))
+    with pytest.raises(UserError) as raised:
+        load(text, tmp_path, "", ("adapter.kind=lora",))
+    assert has_facts(
+        str(raised.value), "config.adapter.kind is lora", "preset is pals", "--config.adapter.preset", "lora"
+    )
     with pytest.raises(UserError, match=r"config\.adapter\.layer_norms .*known"):
         load(text, tmp_path, "", ("adapter.layer_norms=True",))
     with pytest.raises(UserError, match=r"config\.tasks\[0\] is 3.*mapping"):
@@ -291,3 +297,21 @@ def get_config():
         load(text, tmp_path, "", ("sources={'zz': {'task': 'rte'}}",))
     with pytest.raises(UserError, match=r'config\.adapter\.kind is "pall"'):
         load(text, tmp_path, "", ("adapter={'kind': 'pall'}",))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "facts"),
+    [
+        (["adapter.size=8"], ()),
+        (["adapter.reduction_factor=8"], ()),
+        (["adapter.size=8", "adapter.reduction_factor=2"], ("--config.adapter.reduction_factor ", "adapter.size=8")),
+        (["adapter.preset=houlsby", "adapter.reduction_factor=2"], ("--config.adapter.reduction_factor ", "size=64")),
+        (["partition=full", "adapter.size=8"], ("--config.adapter.size ", "partition=full")),
+    ],
+)
+def test_overrides_of_the_adapter_without_effect_are_listed(overrides: list[str], facts: tuple[str, ...]) -> None:
+    lines = unused_adapter_lines(
+        load_experiment("single:task=rte,data=reviews.csv", overrides, reads_rows=False), overrides
+    )
+    assert len(lines) == bool(facts)
+    assert has_facts("".join(lines), *facts)

@@ -156,6 +156,11 @@ def test_damaged_weights_are_refused(bert: Folders, adapter: Path, tmp_path: Pat
     refused(bert, adapter, tmp_path / "store", "no weights", "adapter.safetensors", "pytorch_adapter.bin")
 
 
+def test_weights_in_both_formats_are_refused(bert: Folders, adapter: Path, tmp_path: Path) -> None:
+    (adapter / "pytorch_adapter.bin").write_bytes(b"newer")
+    refused(bert, adapter, tmp_path / "store", str(adapter), "both", "adapter.safetensors", "pytorch_adapter.bin")
+
+
 class Evil:
     """Creates a file when it is unpickled."""
 
@@ -386,6 +391,18 @@ def test_invalid_max_length_of_a_head_is_refused(bert: Folders, tmp_path: Path, 
     export_adapterhub(tmp_path / "first", "two_layers", tmp_path / "out")
     change_json(tmp_path / "out/head_config.json", lambda values: values["afjax"].update(max_length=max_length))
     refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
+
+
+def test_label_names_of_a_head_must_agree(bert: Folders, tmp_path: Path) -> None:
+    head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
+    import_adapterhub(head, tmp_path / "first", trunk=bert.trunk)
+    export_adapterhub(tmp_path / "first", "two_layers", tmp_path / "out")
+    path = tmp_path / "out/head_config.json"
+    labels = list(json.loads(path.read_text())["config"]["label2id"])
+    change_json(path, lambda values: values["afjax"]["task"].update(labels=labels[::-1]))
+    refused(bert, tmp_path / "out", tmp_path / "store", "config", "afjax.config", "disagree")
+    change_json(path, lambda values: values["afjax"]["task"].update(labels=labels))
+    import_adapterhub(tmp_path / "out", tmp_path / "store", trunk=bert.trunk)
 
 
 def test_interrupted_import_leaves_nothing_in_the_store(

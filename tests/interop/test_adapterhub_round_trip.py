@@ -334,6 +334,8 @@ def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folder
 
     refused(r"LayerNorms.*adapter\.layer_norms", "adapters", dataclasses.asdict(AdapterConfig(layer_norms=True)))
     refused("kind pal", "adapters", {"kind": "pal"})
+    with pytest.raises(UserError, match="gs://bucket/out"):
+        export_adapterhub(tmp_path, "x", "gs://bucket/out")
     members = [{"name": f"{number}{'n' * 90}", "sha256": "0" * 64} for number in range(3)]
     refused(r"3 adapters.*255", "fusion", dataclasses.asdict(FusionConfig()), adapters=members)
     with pytest.raises(UserError, match=r"pruned.*fusion\.kept"):
@@ -345,11 +347,22 @@ def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folder
     refused("one activation", "heads", head, task=json.loads(json.dumps(dataclasses.asdict(TaskConfig(name="t")))))
 
 
-@pytest.mark.parametrize(("kind", "num_choices"), [("classification", 3), ("multiple_choice", 0)])
+@pytest.mark.parametrize(
+    ("kind", "num_choices"), [("classification", 3), ("multiple_choice", 0), ("multiple_choice", 3)]
+)
 def test_number_of_choices_must_suit_the_head(kind: Any, num_choices: int) -> None:
     task = TaskConfig(name="t", kind=kind)
     with pytest.raises(UserError, match=r"--num_choices"):
         head_settings(HeadConfig(pooling="first"), task, ("a", "b"), num_choices, "scores")
+
+
+@pytest.mark.parametrize("name", ["a.b", "train", "type"])
+def test_names_that_pytorch_refuses_are_refused(bert: Folders, tmp_path: Path, name: str) -> None:
+    draft = store.Draft("adapters", name, {"a": np.zeros(1, np.float32)}, config={}, trunk=bert.trunk.identity())
+    store.save(tmp_path / "store", draft)
+    with pytest.raises(UserError, match=f'"{name}"'):
+        export_adapterhub(tmp_path / "store", name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_head_of_another_trunk_is_not_exported(bert: Folders, tmp_path: Path) -> None:

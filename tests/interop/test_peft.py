@@ -461,6 +461,24 @@ def test_scores_of_tensors_that_were_trained_again_are_left_out(make_model: Make
     assert imported[1].details["labels"] == model.labels
 
 
+def test_recorded_task_of_a_head_fits_other_labels_and_kinds(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model("a", {"a": LoraConfig(rank=2)})
+    task = dataclasses.replace(model.task, labels=model.labels, metric="matthews")
+    head = dataclasses.replace(model.model, head=HeadConfig(pooling="first"))
+    dataclasses.replace(model, model=head, task=task).save(tmp_path / "store")
+    export_peft(tmp_path / "store", "a", tmp_path / "out")
+
+    def imported_task(name: str, **given: Any) -> tuple[Any, ...]:
+        import_peft(tmp_path / "out", tmp_path / name, trunk=model.trunk, head=PeftHead(**given))
+        loaded = load_task_model(tmp_path / name, model.trunk, head="a", adapter="a")
+        return loaded.labels, loaded.task.labels, loaded.task.kind, loaded.task.metric
+
+    assert imported_task("same") == (model.labels, model.labels, "classification", "matthews")
+    other = ("low", "middle", "high")
+    assert imported_task("other", labels=other) == (other, (), "classification", "matthews")
+    assert imported_task("kind", kind="multi_label")[2:] == ("multi_label", "")
+
+
 def test_scale_of_a_regression_task_is_multiplied_into_the_head(make_model: MakeModel, tmp_path: Path) -> None:
     model = make_model("a", {"a": LoraConfig(rank=2)}, kind="regression", scale=5.0)
     model = dataclasses.replace(model, model=dataclasses.replace(model.model, head=HeadConfig(pooling="first")))

@@ -16,9 +16,10 @@ from facts import has_facts
 
 from afjax.cli.main import main
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, LhucConfig, PalConfig
+from afjax.config.tasks import MultiLabelConfig, SpanConfig, TaskConfig
 from afjax.errors import UserError
 from afjax.interop import stablehlo
-from afjax.interop.stablehlo import PLATFORMS, export_stablehlo
+from afjax.interop.stablehlo import PLATFORMS, export_stablehlo, prediction_settings
 from afjax.model.task_model import TaskModel
 from afjax.trees import tree_digest
 from afjax.trunk.config import TrunkConfig
@@ -206,6 +207,14 @@ def test_command_writes_a_file_and_its_description(
     exec(lines, names)
     batch = {name: names[name] for name in ("tokens", "types", "mask")}
     np.testing.assert_allclose(names["logits"], afjax_logits(saved, batch), rtol=1e-5, atol=1e-6)
+
+
+def test_description_contains_the_settings_of_predictions() -> None:
+    task = TaskConfig(name="topics", kind="multi_label", multi_label=MultiLabelConfig(threshold=0.25))
+    assert prediction_settings(task) == {"multi_label": {"separator": "|", "threshold": 0.25, "tune_threshold": False}}
+    span = prediction_settings(TaskConfig(name="squad", kind="span", span=SpanConfig(no_answer=True)))["span"]
+    assert (span["no_answer"], span["no_answer_threshold"], span["max_answer_length"]) == (True, 0.0, 30)
+    assert prediction_settings(TaskConfig(name="rte")) == {}
 
 
 @pytest.mark.parametrize(

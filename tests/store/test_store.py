@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -171,6 +172,25 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path: pathlib.Path, na
         save(tmp_path / "store", make_params(), name=name)
     assert "cannot be used" in load_error(tmp_path / "store", name=name)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("params", "fact"),
+    [
+        ({}, "no parameters"),
+        ({"ffn": {}}, "no parameters"),
+        ({"ffn": {"kernel": np.array("x")}}, "ffn/kernel"),
+        ({"ffn": [np.zeros(2)]}, "list"),
+        ({"a.b": np.zeros(2)}, "'a.b'"),
+        ({"ffn": {"a/b": np.zeros(2)}}, "'a/b'"),
+        ({0: np.zeros(2)}, "0"),
+    ],
+)
+def test_trees_that_cannot_be_restored_are_refused(tmp_path: pathlib.Path, params: Any, fact: str) -> None:
+    with pytest.raises(UserError) as raised:
+        save(tmp_path / "store", params)
+    assert has_facts(str(raised.value), 'adapter "rte"', fact)
+    assert not (tmp_path / "store").exists()
 
 
 def test_unknown_kind_is_refused(saved: pathlib.Path) -> None:

@@ -15,10 +15,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from afjax.cli.main import main
 from afjax.config.adapters import ADAPTER_PRESETS, PalConfig
 from afjax.config.experiment import ExperimentConfig, SourceConfig
-from afjax.config.tasks import TaskConfig
+from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import MeshConfig, SamplingConfig, TrainConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.errors import UserError
+from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 from afjax.tpu import plan, report
 from afjax.tpu.chips import parse_topology
@@ -87,6 +88,36 @@ def test_slots_are_refused_for_tasks_that_train_one_after_another() -> None:
     with pytest.raises(UserError) as refused:
         planned.with_slots(2)
     assert has_facts(str(refused.value), "slots is 2", "several tasks")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "first"),
+    [
+        (("classification", "tagging"), "tagging"),
+        (("span", "classification", "multiple_choice"), "multiple_choice"),
+        (("regression", "multi_label"), "regression"),
+    ],
+)
+def test_joint_training_is_planned_for_the_costliest_kind(
+    tiny_trunk_folder: Path, kinds: tuple[TaskKind, ...], first: TaskKind
+) -> None:
+    tasks = tuple(TaskConfig(name=kind, kind=kind) for kind in kinds)
+    planned = plan.plan_experiment(
+        ExperimentConfig(recipe="multitask", tasks=tasks, trunk=str(tiny_trunk_folder), train=SETTINGS)
+    )
+    assert planned.kinds[0] == first
+    assert planned.model.reads == TASK_KINDS[first].reads
+    found = Report(planned, parse_topology("v5e:1x1"), None, None, 0, 0, None)
+    assert has_facts("\n".join(to_lines(found)), "steps", first)
+
+
+def test_steps_of_jointly_trained_token_tasks_compile(tiny_trunk_folder: Path) -> None:
+    tasks = tuple(TaskConfig(name=name, kind="tagging") for name in "ab")
+    planned = plan.plan_experiment(
+        ExperimentConfig(recipe="multitask", tasks=tasks, trunk=str(tiny_trunk_folder), train=SETTINGS)
+    )
+    for compile_step in (compile_train_step, compile_eval_step):
+        assert read_program(compile_step(planned, one_device())[0]).work.matmul_flops > 0
 
 
 @pytest.mark.parametrize(

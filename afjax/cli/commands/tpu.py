@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from afjax.cli.parsers import add_command
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
 
 EXAMPLE = """\
@@ -55,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from afjax.cli.configs import check_used, load_experiment
+    from afjax.cli.configs import check_used, load_experiment, unused_adapter_lines
     from afjax.tpu import chips, plan, report
 
     topology = chips.parse_topology(arguments.topology)
@@ -73,6 +74,8 @@ def _run(arguments: argparse.Namespace) -> None:
             )
         experiment = load_experiment(arguments.config, arguments.overrides, reads_rows=False)
         check_used([experiment], arguments.overrides)
+        for line in unused_adapter_lines(experiment, arguments.overrides):
+            print_line(line)
         planned = plan.plan_experiment(experiment)
     else:
         for name, method in (("num_adapters", "fusion"), ("num_tasks", "pals")):

@@ -7,6 +7,7 @@ from afjax.cli.explain import explain, explained_memory_error
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import settings_text
 from afjax.cli.stored_model import set_up_libraries
+from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, open_path
 
@@ -57,7 +58,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from afjax.cli.configs import check_used, load_experiment
+    from afjax.cli.configs import check_used, load_experiment, unused_adapter_lines
     from afjax.cli.result_lines import result_lines
     from afjax.distributed import hosts
     from afjax.distributed.preemption import stopping_between_runs
@@ -80,6 +81,9 @@ def _run(arguments: argparse.Namespace) -> None:
                 if not is_claimed(open_path(arguments.workdir)):
                     raise
         set_up_libraries()
+        if hosts.is_first_host():
+            for line in unused_adapter_lines(config, arguments.overrides):
+                print_line(line)
         with explained_memory_error():
             results = run_experiment(
                 config,

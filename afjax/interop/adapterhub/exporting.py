@@ -37,6 +37,17 @@ from afjax.store import Artifact, Manifest
 Kind = Literal["adapter", "fusion", "head"]
 # Maximum length of a file name in bytes.
 _MAX_FILE_NAME = 255
+# Names that ``torch.nn.ModuleDict`` (PyTorch 2.13) refuses for its modules.
+_MODULE_ATTRIBUTES = frozenset(
+    "T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double "
+    "dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu items "
+    "keys load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters pop "
+    "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
+    "register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook "
+    "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook "
+    "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty "
+    "train training type update values xpu zero_grad".split()
+)
 _FOLDERS: Mapping[Kind, str] = {"adapter": "adapters", "fusion": "fusion", "head": "heads"}
 
 
@@ -217,5 +228,10 @@ class _Writer:
         if "." in name:
             raise UserError(
                 f'The name "{name}" contains a dot, which PyTorch module names cannot contain; rename the artifact.'
+            )
+        if name in _MODULE_ATTRIBUTES:
+            raise UserError(
+                f'The library cannot load an artifact named "{name}", because PyTorch\'s ModuleDict has an attribute '
+                "with this name; rename the artifact."
             )
         return store.load(self.store_folder, kind, name)

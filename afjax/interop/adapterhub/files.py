@@ -118,8 +118,8 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
     """Loads a part and checks that its family and hidden size match the trunk's.
 
     Raises:
-      UserError: A file is missing or damaged, the part is from the PEFT library or does not match the trunk, or the
-        trunk's family is not supported.
+      UserError: A file is missing or damaged, there are weights in both formats, the part is from the PEFT library or
+        does not match the trunk, or the trunk's family is not supported.
     """
     library = library_family(trunk.family)
     path = folder / files.config
@@ -135,6 +135,11 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
         raise UserError(
             f"{path} is for a hidden size of {size}, but the trunk's is {trunk.hidden_size}; use the trunk that it was "
             "trained on."
+        )
+    if all((folder / name).exists() for name in (files.safetensors, files.pickled)):
+        raise UserError(
+            f"{folder} has both {files.safetensors} and {files.pickled}, which may differ; remove the older file. The "
+            "adapters library does not remove the file of the other format when it saves."
         )
     tensors = read_tensors(folder, safetensors=files.safetensors, pickled=files.pickled)
     return Part(envelope, tensors, str(path), library)

@@ -72,7 +72,9 @@ def read_head(part: Part, name: str, trunk: Trunk) -> tuple[HeadRecord, Tree]:
         config = stored_head(own_fields.get("config", {}), f"{part.where}: {OWN}.config")
         task = from_dict(TaskConfig, own_fields.get("task", {}), f"{part.where}: {OWN}.task")
         choices = settings.get("num_choices")
-        if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
+        same_labels = not task.labels or task.labels == labels
+        expected = {**settings, "label2id": _label_ids(labels)}
+        if not same_labels or head_settings(config, task, labels, choices, part.name) != expected:
             raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
     tensors = _tensors(part, modules, outputs, trunk.config)
     max_length = own_fields.get("max_length", min(_DEFAULT_LENGTH, trunk.config.max_length))
@@ -133,6 +135,8 @@ def head_settings(
         settings["use_pooler"] = config.pooler == "trunk"
     if task.kind == "multiple_choice":
         choices = len(labels) if num_choices is None else num_choices
+        if labels and choices != len(labels):
+            raise UserError(f'The head "{name}" has {len(labels)} named choices; remove --num_choices={choices}.')
         if choices < 1:
             raise UserError(
                 f'The head "{name}" does not record the number of choices per row, which AdapterHub requires; set it '

@@ -164,12 +164,15 @@ def plan_head(
             seed=0,
             max_length=min(_DEFAULT_LENGTH, trunk.max_length),
         )
-    record = dataclasses.replace(
-        record,
-        task=dataclasses.replace(record.task, kind=kind),
-        labels=_labels(given.labels or record.labels, kind, outputs, where),
-        max_length=given.max_length or record.max_length,
+    labels = _labels(given.labels or record.labels, kind, outputs, where)
+    # The recorded label names and metric only apply to the recorded labels and kind.
+    task = dataclasses.replace(
+        record.task,
+        kind=kind,
+        labels=record.task.labels if labels == record.labels else (),
+        metric=record.task.metric if kind == record.task.kind else "",
     )
+    record = dataclasses.replace(record, task=task, labels=labels, max_length=given.max_length or record.max_length)
     return HeadPlan(layout, record, outputs, pooler)
 
 
