@@ -25,7 +25,7 @@ from afjax import ADAPTER_PRESETS, HeadConfig, Method, single_setup
 from afjax.config.training import MeshConfig
 from afjax.distributed.sharding import make_mesh
 from afjax.serve.forms import SlotForm, head_entry, head_form, slot_entry, slot_form
-from afjax.serve.program import Plan, routed_outputs
+from afjax.serve.program import RoutedPlan, routed_outputs
 from afjax.tpu.chips import get_topology, parse_topology
 from afjax.tpu.program import read_program
 from afjax.tpu.roofline import roofline
@@ -84,7 +84,7 @@ def program(arguments: argparse.Namespace, num_adapters: Any, rows: int, length:
     form = slot_form(setup.model)
     assert isinstance(form, SlotForm), "the model must have an adapter"
     heads = head_form(setup.model, 3)
-    plan = Plan(trunk=config, slots=(form,), heads=(heads,), pooling="first", normalize=False)
+    plan = RoutedPlan(trunk=config, slots=(form,), heads=(heads,), pooling="first", normalize=False)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), {**params, "trunk": {}})
     entries = [slot_entry(form, setup.model, zeros, dtype="bfloat16"), head_entry(heads, zeros["heads"]["task"])]
     banks: list[Tree] = [

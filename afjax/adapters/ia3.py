@@ -20,7 +20,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.checks import check_equal, check_same_trunk
-from afjax.adapters.kind import DenseKind, MacCounter, dense_shape
+from afjax.adapters.kind import CountedLayer, DenseKind, MacCounter, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, Ia3Config
 from afjax.nn.layers import dense, scale_features
 from afjax.trees import Tree
@@ -76,25 +76,13 @@ def merge(params: Tree, config: Ia3Config, name: DenseLayer, layer: Tree) -> Tre
     return merged
 
 
-def count(
-    counter: MacCounter,
-    config: Ia3Config,
-    name: DenseLayer,
-    n: int,
-    inputs: int,
-    outputs: int,
-    *,
-    trained: bool,
-    layer_trained: bool,
-    live: bool,
-) -> bool:
+def count(counter: MacCounter, config: Ia3Config, layer: CountedLayer, *, trained: bool) -> bool:
     """Counts the dense layer's multiply-adds.
 
     The scaling adds no matrix products. See :class:`afjax.adapters.kind.CountDense`.
     """
-    if scales_inputs(name):
-        live = live or trained
-    return counter.dense(n, inputs, outputs, trained=layer_trained, live=live) or trained
+    live = layer.live or (scales_inputs(layer.name) and trained)
+    return counter.dense(layer.n, layer.inputs, layer.outputs, trained=layer.trained, live=live) or trained
 
 
 def count_merge(counter: MacCounter, config: Ia3Config, inputs: int, outputs: int, *, trained: bool) -> bool:

@@ -6,7 +6,7 @@ Each module in this package that has a ``KIND`` defines one kind.
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
@@ -321,32 +321,36 @@ class MergeDense(Protocol):
         ...
 
 
-class CountDense(Protocol):
-    """Counts the multiply-adds of a dense layer with an adapter over ``n`` tokens."""
+class CountedLayer(NamedTuple):
+    """A dense layer whose multiply-adds are counted.
 
-    def __call__(
-        self,
-        counter: MacCounter,
-        config: Any,
-        name: DenseLayer,
-        n: int,
-        inputs: int,
-        outputs: int,
-        *,
-        trained: bool,
-        layer_trained: bool,
-        live: bool,
-    ) -> bool:
+    Attributes:
+      name: The dense layer's name.
+      n: The number of tokens.
+      inputs, outputs: The dense layer's sizes.
+      trained: Whether the dense layer itself is trained.
+      live: Whether the inputs are live.
+    """
+
+    name: DenseLayer
+    n: int
+    inputs: int
+    outputs: int
+    trained: bool
+    live: bool
+
+
+class CountDense(Protocol):
+    """Counts the multiply-adds of a dense layer with an adapter."""
+
+    def __call__(self, counter: MacCounter, config: Any, layer: CountedLayer, *, trained: bool) -> bool:
         """Returns whether the outputs are live.
 
         Args:
           counter: The counter to add to.
           config: The architecture.
-          name: The dense layer's name.
-          n: The number of tokens.
-          inputs, outputs: The dense layer's sizes.
-          trained, layer_trained: Whether the adapter and the dense layer itself are trained.
-          live: Whether the inputs are live.
+          layer: The dense layer.
+          trained: Whether the adapter is trained.
         """
         ...
 

@@ -21,7 +21,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from afjax.adapters.checks import check_equal, check_same_trunk
-from afjax.adapters.kind import DenseKind, MacCounter, Widening, dense_shape
+from afjax.adapters.kind import CountedLayer, DenseKind, MacCounter, Widening, dense_shape
 from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
 from afjax.nn.layers import dense, dropout
@@ -78,22 +78,11 @@ def merge(params: Tree, config: LoraConfig, name: DenseLayer, layer: Tree) -> Tr
     return {**layer, "kernel": (kernel + change).astype(kernel.dtype)}
 
 
-def count(
-    counter: MacCounter,
-    config: LoraConfig,
-    name: DenseLayer,
-    n: int,
-    inputs: int,
-    outputs: int,
-    *,
-    trained: bool,
-    layer_trained: bool,
-    live: bool,
-) -> bool:
+def count(counter: MacCounter, config: LoraConfig, layer: CountedLayer, *, trained: bool) -> bool:
     """Counts multiply-adds; see :class:`afjax.adapters.kind.CountDense`."""
-    layer_live = counter.dense(n, inputs, outputs, trained=layer_trained, live=live)
-    inner = counter.dense(n, inputs, config.rank, trained=trained, live=live)
-    return counter.dense(n, config.rank, outputs, trained=trained, live=inner) or layer_live
+    layer_live = counter.dense(layer.n, layer.inputs, layer.outputs, trained=layer.trained, live=layer.live)
+    inner = counter.dense(layer.n, layer.inputs, config.rank, trained=trained, live=layer.live)
+    return counter.dense(layer.n, config.rank, layer.outputs, trained=trained, live=inner) or layer_live
 
 
 def count_merge(counter: MacCounter, config: LoraConfig, inputs: int, outputs: int, *, trained: bool) -> bool:

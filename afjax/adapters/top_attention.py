@@ -22,8 +22,8 @@ from afjax.config.adapters import TopAttentionConfig
 from afjax.nn.layers import dense, split_key
 from afjax.trees import AnyArray, Tree, named_key
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import AttentionBlock, LayerKeys
 from afjax.trunk.layers import unstack
+from afjax.trunk.post_norm_layer import AttentionBlock, LayerKeys
 
 
 def init(key: PRNGKeyArray, config: TopAttentionConfig, trunk: TrunkConfig, depth: int) -> Tree:

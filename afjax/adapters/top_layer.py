@@ -18,9 +18,9 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from afjax.adapters.kind import MacCounter, TopKind
 from afjax.config.adapters import TopLayerConfig
 from afjax.trees import AnyArray, Tree, named_key
-from afjax.trunk.any_layer import EncoderLayer, init_layer, top_layer_inputs
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import layer_keys
+from afjax.trunk.encoder_layer import EncoderLayer, init_layer, top_layer_inputs
+from afjax.trunk.post_norm_layer import layer_keys
 
 
 def init(key: PRNGKeyArray, config: TopLayerConfig, trunk: TrunkConfig, depth: int) -> Tree:

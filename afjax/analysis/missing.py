@@ -15,7 +15,8 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
-from afjax.train.workdir import CONFIG, SWEEP_RECORD, source_folder
+from afjax.train.sweep_files import SWEEP_RECORD
+from afjax.train.workdir import CONFIG, source_folder
 
 # The methods of configs/baselines.py, in addition to top-K. Their commands do not need a finished run as a template.
 BASELINES = ("head", "full", "layernorm", "pfeiffer", "houlsby")

@@ -15,7 +15,7 @@ from afjax.display.words import cut
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import error_text, open_path
-from afjax.train.workdir import RUN_LOG, RUNS_TABLE, SWEEP_RECORD, last_log_line
+from afjax.train.sweep_files import RUN_LOG, RUNS_TABLE, SWEEP_RECORD, last_log_line
 
 # Longer log lines are truncated to keep tables readable.
 _LINE = 300

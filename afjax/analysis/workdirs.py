@@ -17,8 +17,9 @@ from afjax.storage.paths import absolute, check_readable, error_text, is_remote,
 from afjax.store import Manifest
 from afjax.train.record import RECORD, TRAINED, by_path
 from afjax.train.results import Result, parse_results, read_results
+from afjax.train.sweep_files import RUNS_TABLE
 from afjax.train.usage import read_usage
-from afjax.train.workdir import CONFIG, INPUTS, RUNS_TABLE, TARGET, find_store
+from afjax.train.workdir import CONFIG, INPUTS, TARGET, find_store
 from afjax.trunk.pretrained import Trunk
 
 # The value shown in a comparison for a side that lacks the setting.

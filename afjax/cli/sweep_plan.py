@@ -21,7 +21,8 @@ from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.train.defaults import choose_defaults
-from afjax.train.workdir import CONFIG, RESULT, SWEEP_RECORD, TARGET, check_workdir, recorded_config
+from afjax.train.sweep_files import SWEEP_RECORD
+from afjax.train.workdir import CONFIG, RESULT, TARGET, check_workdir, recorded_config
 from afjax.trunk.pretrained import find_pooling
 
 # Maximum length of a run's folder name, excluding the digest appended to a shortened name.
@@ -176,7 +177,7 @@ def _has_no_effect(setting: str, experiment: ExperimentConfig, stored: Set[str])
       stored: Names of the stored adapters. If all sources are stored, they are not trained.
     """
     unused = {*experiment.unused_settings}
-    if experiment.recipe == "fusion" and {source.task.name for source in experiment.sources} <= stored:
+    if experiment.recipe == "fusion" and {*experiment.source_names} <= stored:
         unused |= {"adapter", "sources"}
     return not unused.isdisjoint((setting, setting.partition(".")[0]))
 

@@ -22,7 +22,8 @@ from afjax.errors import UserError
 from afjax.storage.writing import csv_text, write_text
 from afjax.train.record import adapter_input
 from afjax.train.results import read_results
-from afjax.train.workdir import RUN_LOG, RUNS_TABLE, TARGET, read_inputs
+from afjax.train.sweep_files import RUN_LOG, RUNS_TABLE
+from afjax.train.workdir import TARGET, read_inputs
 
 SUMMARY_TABLE = "summary.csv"
 

@@ -32,7 +32,7 @@ from afjax.storage.locking import only_holder, wait_until_free
 from afjax.storage.paths import error_text
 from afjax.storage.writing import write_json
 from afjax.train.checks import check_batches
-from afjax.train.workdir import RUN_LOG, SWEEP_RECORD, last_log_line
+from afjax.train.sweep_files import RUN_LOG, SWEEP_RECORD, last_log_line
 
 # The module that runs a command in a separate process.
 ISOLATED_RUN = "afjax.cli.isolated_run"

@@ -20,8 +20,9 @@ from afjax.storage.paths import cache_folder, open_path
 from afjax.train.experiment import experiment_training
 from afjax.train.loop import StepRequest, Training
 from afjax.train.shared import Shared
+from afjax.train.sweep_files import RUN_LOG
 from afjax.train.together import run_together
-from afjax.train.workdir import RUN_LOG, find_store
+from afjax.train.workdir import find_store
 
 
 class Progress(Protocol):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from afjax.config.adapters import Adapter, AdapterConfig
@@ -97,7 +98,7 @@ class ExperimentConfig(Settings, name="config"):
             )
         if self.recipe == "fusion" and not self.sources:
             raise UserError("The fusion recipe needs config.sources: one {task, train} for each adapter to fuse.")
-        names = [source.task.name for source in self.sources]
+        names = self.source_names
         check_distinct("sources", names)
         check_distinct("tasks", [task.name for task in self.tasks])
         for name in self.fused:
@@ -139,6 +140,16 @@ class ExperimentConfig(Settings, name="config"):
         return MultitaskMethod(**given, sampling=self.sampling) if self.recipe == "multitask" else Method(**given)
 
     @property
+    def source_names(self) -> tuple[str, ...]:
+        """Names of the sources, in order."""
+        return tuple(source.task.name for source in self.sources)
+
+    @property
+    def fused_names(self) -> tuple[str, ...]:
+        """Names of the fused adapters, in order."""
+        return self.fused or self.source_names
+
+    @property
     def has_adapter(self) -> bool:
         """Whether the partition trains adapters."""
         return self.method.has_adapter
@@ -170,7 +181,7 @@ class ExperimentConfig(Settings, name="config"):
         return self.name or task.name + ("-fusion" if self.recipe == "fusion" else "")
 
 
-def check_distinct(field: str, names: list[str]) -> None:
+def check_distinct(field: str, names: Sequence[str]) -> None:
     """Raises UserError if two tasks of ``config.FIELD`` have the same name."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

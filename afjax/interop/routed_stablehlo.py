@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from afjax import __version__
 from afjax.errors import UserError
 from afjax.interop.stablehlo import INPUTS, PLATFORMS, check_platforms, prediction_settings
-from afjax.serve.program import Plan, routed_outputs
+from afjax.serve.program import RoutedPlan, routed_outputs
 from afjax.serve.routed_model import RoutedModel
 from afjax.storage.paths import AnyPath, expanded, is_remote
 from afjax.storage.writing import check_output, write_outputs
@@ -75,7 +75,7 @@ def export_routed(
     return description
 
 
-def _program(plan: Plan, params: Tree, max_length: int, platforms: tuple[str, ...]) -> bytes:
+def _program(plan: RoutedPlan, params: Tree, max_length: int, platforms: tuple[str, ...]) -> bytes:
     paths, structure = [path for path, _ in leaves_with_paths(params)], jax.tree.structure(params)
 
     def run(arrays: Mapping[str, Array], tokens: Array, types: Array, mask: Array, places: Array) -> dict[str, Any]:

@@ -38,9 +38,9 @@ from afjax.tasks.kind import Reads
 from afjax.trees import AnyArray, Tree, merge, named_key
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import EncoderOptions, check_complete, encode
-from afjax.trunk.encoder_layer import RELATIVE
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import Layers, map_parts, same_form, stack_layers, unstack_layers
+from afjax.trunk.post_norm_layer import RELATIVE
 from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
 
 
@@ -148,7 +148,7 @@ class Model:
             trunk_key,
             key,
             first_token_only=self.first_token_only and not fusion_attention,
-            first_token_read=self._pools_first_token,
+            first_token_read=self.pools_first_token,
         )
         return Outputs(self._apply_head(params, trunk, hidden, batch["mask"].astype(bool), head_key), attention)
 
@@ -257,7 +257,7 @@ class Model:
         return logits.reshape(*hidden.shape[:2], *logits.shape[1:])
 
     @property
-    def _pools_first_token(self) -> bool:
+    def pools_first_token(self) -> bool:
         """Whether the head only uses the first token."""
         return self.reads == "pooled" and self.head.pooling == "first"
 
@@ -265,7 +265,7 @@ class Model:
     def first_token_only(self) -> bool:
         """Whether only the first token's last hidden state is used."""
         all_tokens = any(reads_all_tokens(config, self.trunk.num_layers) for _, config in self.adapters)
-        return self._pools_first_token and not all_tokens
+        return self.pools_first_token and not all_tokens
 
     def _apply_head(self, params: Tree, trunk: Tree, hidden: Array, mask: AnyArray, key: PRNGKeyArray | None) -> Array:
         rate = self.head.dropout

@@ -31,7 +31,7 @@ from afjax.trunk.slots import PLAIN_DENSE_SLOT, DenseSlot, FilledSlots, LayerSlo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class RoutedPlan:
     """The static part of the program, a hashable static argument for ``jax.jit``.
 
     Attributes:
@@ -72,7 +72,7 @@ class Plan:
 
 
 def routed_outputs(
-    plan: Plan, params: Tree, batch: dict[str, Array], places: Int[Array, "batch banks"]
+    plan: RoutedPlan, params: Tree, batch: dict[str, Array], places: Int[Array, "batch banks"]
 ) -> dict[str, Any]:
     """Runs each row with its own adapter or fusion, and its own head.
 
@@ -95,7 +95,9 @@ def routed_outputs(
     return jax.vmap(run_row)(batch, places)
 
 
-def all_outputs(plan: Plan, params: Tree, batch: dict[str, Array], places: Int[Array, "tasks banks"]) -> dict[str, Any]:
+def all_outputs(
+    plan: RoutedPlan, params: Tree, batch: dict[str, Array], places: Int[Array, "tasks banks"]
+) -> dict[str, Any]:
     """Runs each row with several tasks.
 
     The layers below the first adapter do not depend on the task, so they are computed once per row.
@@ -116,7 +118,7 @@ def all_outputs(plan: Plan, params: Tree, batch: dict[str, Array], places: Int[A
 
 
 def attention_outputs(
-    plan: Plan, params: Tree, batch: dict[str, Array], places: Int[Array, "batch banks"]
+    plan: RoutedPlan, params: Tree, batch: dict[str, Array], places: Int[Array, "batch banks"]
 ) -> dict[str, Any]:
     """Computes each row's attention over adapters.
 
@@ -138,7 +140,7 @@ def attention_outputs(
     return jax.vmap(run_row)(batch, places)
 
 
-def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
+def _run_row(plan: RoutedPlan, params: Tree, row: Tree, places: Array, used: Array) -> dict[str, Any]:
     """Runs one row with the adapter or fusion, and the head, at its places.
 
     Args:
@@ -161,7 +163,7 @@ def _run_row(plan: Plan, params: Tree, row: Tree, places: Array, used: Array) ->
 
 
 def _encode_row(
-    plan: Plan, params: Tree, row: Tree, places: Array, used: Array, *, fusion_attention: bool = False
+    plan: RoutedPlan, params: Tree, row: Tree, places: Array, used: Array, *, fusion_attention: bool = False
 ) -> tuple[Tree, Array, dict[str, Array]]:
     """Runs the encoder, and any module on top of it, for one row.
 
@@ -216,7 +218,7 @@ class _Member:
         return (self.place > 0) & own["present"], self.form.model.layer_slots(own["contents"], shared, None)
 
 
-def _run_on_top(plan: Plan, member: _Member, hidden: Array, mask: Array) -> Array:
+def _run_on_top(plan: RoutedPlan, member: _Member, hidden: Array, mask: Array) -> Array:
     """Runs the row's module on top of the encoder, if any."""
     config = member.form.configs[0]
     assert isinstance(config, OnTop), "other forms are in the layers"
@@ -249,7 +251,7 @@ def _routed_slots(members: Sequence[_Member], num_fused: Mapping[str, int]) -> F
 
     Args:
       members: All banks of adapters and fusions, and a row's places in them.
-      num_fused: ``Plan.num_fused`` if the attention over adapters is returned, otherwise empty.
+      num_fused: ``RoutedPlan.num_fused`` if the attention over adapters is returned, otherwise empty.
     """
     numbered = {str(number): member for number, member in enumerate(members)}
     layers = sorted({layer for member in members for layer in member.form.layers})

@@ -15,7 +15,7 @@ from afjax.data.tokenization import TokenizedRows, tokenize_rows
 from afjax.errors import UserError
 from afjax.model.editing import attention_axes
 from afjax.model.task_model import TaskModel
-from afjax.serve.program import Plan
+from afjax.serve.program import RoutedPlan
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.tasks.load import rows_from_lists
 from afjax.tasks.tokenize import tokenize
@@ -276,7 +276,7 @@ def predict_groups(
 
 
 def fusion_attention_of(
-    task: ServedTask, plan: Plan, attention: Mapping[str, Float[np.ndarray, "batch layers num_adapters"]]
+    task: ServedTask, plan: RoutedPlan, attention: Mapping[str, Float[np.ndarray, "batch layers num_adapters"]]
 ) -> dict[str, Float[np.ndarray, "batch layers num_adapters"]]:
     """Selects a task's layers and adapters from the program's attention.
 

@@ -20,7 +20,7 @@ from afjax.model.task_model import TaskModel
 from afjax.serve.bank import Bank
 from afjax.serve.batching import RoutedBatch, estimate_tokens_per_call, num_fitting, routed_batches
 from afjax.serve.forms import HeadForm, SlotForm, head_entry, head_form, slot_entry, slot_form, widest_slot_form
-from afjax.serve.program import Plan
+from afjax.serve.program import RoutedPlan
 from afjax.serve.requests import (
     Sequences,
     ServedTask,
@@ -99,7 +99,7 @@ class RoutedModel:
         embedding = trunk.embedding_config()
         max_length = min(embedding.max_length or trunk.config.max_length, self._lengths[-1])
         self._embedding = dataclasses.replace(embedding, max_length=max_length)
-        self._plan = Plan(
+        self._plan = RoutedPlan(
             trunk=trunk.config,
             slots=tuple(_slot_forms(models.values())),
             heads=tuple(_head_forms(models.values())),
@@ -397,7 +397,7 @@ class RoutedModel:
         return self._lengths[-1]
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RoutedPlan:
         """The static part of the programs."""
         return self._plan
 

@@ -15,7 +15,7 @@ from afjax.distributed.sharding import batch_sharding, replicated, shard_batch
 from afjax.errors import UserError
 from afjax.serve.bank import Bank
 from afjax.serve.batching import RoutedBatch, num_fitting
-from afjax.serve.program import Plan, all_outputs, attention_outputs, routed_outputs
+from afjax.serve.program import RoutedPlan, all_outputs, attention_outputs, routed_outputs
 from afjax.serve.requests import Sequences, ServedTask
 from afjax.trees import Tree
 
@@ -41,7 +41,7 @@ class Runner:
     """
 
     def __init__(
-        self, plan: Plan, trunk_params: Tree, banks: Sequence[Bank], mesh: Mesh, *, tasks_per_row: int
+        self, plan: RoutedPlan, trunk_params: Tree, banks: Sequence[Bank], mesh: Mesh, *, tasks_per_row: int
     ) -> None:
         """Creates a runner without compiled programs.
 

@@ -13,7 +13,8 @@ softmax, LayerNorm, embedding lookups and the optimizer are not counted.
 import dataclasses
 from typing import Literal, Self
 
-from afjax.adapters.kinds import adapter_layers, dense_kind, reads_all_tokens, slot_kind, top_kind
+from afjax.adapters.kind import CountedLayer
+from afjax.adapters.kinds import adapter_layers, dense_kind, slot_kind, top_kind
 from afjax.config.adapters import AdapterConfig, BesideLayers, DenseLayer, InDenseLayers, OnTop
 from afjax.display.words import counted
 from afjax.errors import UserError
@@ -84,9 +85,6 @@ class _Step:
         # The embeddings and every layer have LayerNorms, so training them makes all activations live.
         norms = self.trained == "layernorm" or (carried_norms and self._trains_adapters())
         filled_layers = adapter_layers(configs[0], trunk.num_layers) if configs else ()
-        all_tokens = not self._pools_first_token() or any(
-            reads_all_tokens(config, trunk.num_layers) for config in configs
-        )
 
         trains_trunk = self.trained in ("full", "adapter+trunk")
         live = norms or trains_trunk
@@ -94,14 +92,14 @@ class _Step:
             tokens = self.rows * self.length
             live = self.dense(tokens, trunk.input_size, trunk.hidden_size, trained=trains_trunk, live=live)
         for index in range(trunk.num_layers):
-            first_token, filled = index == trunk.num_layers - 1 and not all_tokens, index in filled_layers
+            first_token, filled = index == trunk.num_layers - 1 and model.first_token_only, index in filled_layers
             layer = dataclasses.replace(self, inside=self._in_dense_layers() if filled else None, macs=0)
             live = layer._layer(index, live, norms=norms, filled=filled, first_token=first_token)
             self.macs += layer.macs
         for config in configs:
             if isinstance(config, OnTop):
                 count = top_kind(config).count
-                first_token, trained = self._pools_first_token(), self._trains_adapters()
+                first_token, trained = model.pools_first_token, self._trains_adapters()
                 live = count(self, config, trunk, trained=trained, live=live, first_token=first_token)
         self._head(live)
         return self.macs
@@ -317,8 +315,8 @@ class _Step:
         inside = self.inside
         if inside is None or name not in inside.target_modules:
             return self.dense(n, inputs, outputs, trained=trained, live=live)
-        count, trains_adapter = dense_kind(inside).count, self._trains_adapters()
-        return count(self, inside, name, n, inputs, outputs, trained=trains_adapter, layer_trained=trained, live=live)
+        layer = CountedLayer(name, n, inputs, outputs, trained, live)
+        return dense_kind(inside).count(self, inside, layer, trained=self._trains_adapters())
 
     def _merged(self, name: DenseLayer, size: int, *, trained: bool) -> bool:
         """Adds the merge of an attention matrix's adapter; returns whether the matrix is live.
@@ -383,7 +381,8 @@ class _Step:
         The count includes the adapters' inner activations and the cheapest way to mix the adapters' outputs.
         """
         d, trained = self.model.trunk.hidden_size, self.trained == "fusion"
-        configs, units = self._fused(), live
+        configs = [config for config in self.model.fused_configs() if isinstance(config, AdapterConfig | BesideLayers)]
+        units = live
         for config in configs:
             units = self._units(config, n, live, layer_input, False, first_token=first_token) or units
         sizes = tuple(slot_kind(config).size(config, d) for config in configs)
@@ -395,15 +394,6 @@ class _Step:
         fusion.folded(folded, n, live, units)
         self.add_cheapest(factored, folded)
         return trained or live or units
-
-    def _fused(self) -> list[AdapterConfig | BesideLayers]:
-        """Returns the configs of the adapters that each layer fuses."""
-        configs = [config for _, config in self.model.adapters if isinstance(config, AdapterConfig | BesideLayers)]
-        kept = self.model.fusion.kept
-        return configs if kept is None else configs[:1] * len(kept[0][0])
-
-    def _pools_first_token(self) -> bool:
-        return self.model.reads == "pooled" and self.model.head.pooling == "first"
 
     def _head(self, live: bool) -> None:
         """Adds the head: pooler, hidden layers and output layer.

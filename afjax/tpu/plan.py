@@ -20,6 +20,7 @@ from afjax.display.words import counted
 from afjax.errors import UserError
 from afjax.model.model import Model
 from afjax.model.setup import Setup, fusion_setup, single_setup
+from afjax.tasks.kind import Reads
 from afjax.tasks.kinds import TASK_KINDS
 from afjax.train.defaults import choose_defaults, choose_pooling
 from afjax.train.padded_heads import padded_outputs
@@ -75,7 +76,7 @@ class Plan:
     @property
     def model(self) -> Model:
         """The model of the first task."""
-        return self.setup.model
+        return dataclasses.replace(self.setup.model, reads=TASK_KINDS[self.kinds[0]].reads)
 
     @property
     def length(self) -> int:
@@ -222,10 +223,11 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     outputs = tuple(TASK_KINDS[task.kind].num_outputs(task.labels or ("0", "1")) for task in tasks)
     if not several:
         outputs = (padded_outputs(tasks[0].kind, outputs[0]),)
-    head: dict[str, Any] = {"reads": TASK_KINDS[tasks[0].kind].reads, "num_outputs": outputs[0]}
+    # If no head uses the trunk's pooler, it is not trained.
+    reads: Reads = "pooled" if any(TASK_KINDS[task.kind].reads == "pooled" for task in tasks) else "tokens"
+    head: dict[str, Any] = {"reads": reads, "num_outputs": outputs[0]}
     if config.recipe == "fusion":
-        names = config.fused or tuple(source.task.name for source in config.sources)
-        adapters = dict.fromkeys(names, config.adapter)
+        adapters = dict.fromkeys(config.fused_names, config.adapter)
         setup = fusion_setup(adapters, config.fusion, config.head, trunk, name=OWN, **head)
     else:
         setup = single_setup(config.method, trunk, name=OWN, **head)

@@ -16,7 +16,8 @@ from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.distributed.host_memory import physical_memory
 from afjax.errors import UserError
-from afjax.tasks.kinds import TASK_KINDS
+from afjax.tasks.class_loss import check_class_settings
+from afjax.tasks.kinds import TASK_KINDS, check_metric
 from afjax.tasks.load import rows_by_split
 from afjax.train.options import RunOptions
 from afjax.trunk.pretrained import Trunk
@@ -57,14 +58,15 @@ def check_task(task: Any) -> None:
         raise UserError(f"The task is {shown(task)}; pass a TaskConfig, such as TaskConfig(name=...).")
 
 
-def check_tasks(tasks: Any) -> tuple[TaskConfig, ...]:
-    """Checks the tasks of a recipe that trains several.
+def check_several(tasks: Any, data: Any, config: TrainConfig) -> dict[TaskConfig, dict[str, AnyRows]]:
+    """Checks the tasks of a recipe that trains several, their data, and their metrics and class settings.
 
     Returns:
-      The tasks, as a tuple.
+      The rows of each task's splits.
 
     Raises:
-      UserError: The tasks are not iterable, one of them is not a TaskConfig, there are none, or two have the same name.
+      UserError: The tasks are not iterable, one of them is not a TaskConfig, there are none, or two have the same name;
+        or the data are not ``{task name: splits}``; or a task's data, metric or class settings are invalid.
     """
     if not isinstance(tasks, Iterable) or isinstance(tasks, str):
         raise UserError(f"The tasks are {shown(tasks)}; pass a list of TaskConfig.")
@@ -74,7 +76,14 @@ def check_tasks(tasks: Any) -> tuple[TaskConfig, ...]:
     names = [task.name for task in tasks]
     if not names or len(set(names)) != len(names):
         raise UserError(f"The tasks are {', '.join(names) or '(none)'}; pass at least one, with distinct names.")
-    return tasks
+    if not isinstance(data, Mapping):
+        raise UserError(f'The data is of type {type(data).__name__}; pass {{"{names[0]}": {{"train": rows}}, ...}}.')
+    rows = {task: check_data(task, data.get(task.name, {})) for task in tasks}
+    label_names = {task: splits["train"].label_names for task, splits in rows.items()}
+    for task, labels in label_names.items():
+        check_metric(task.main_metric, task.kind, len(labels))
+    check_class_settings(config, label_names)
+    return rows
 
 
 def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
@@ -102,19 +111,6 @@ def check_data(task: TaskConfig, data: Mapping[str, Any]) -> dict[str, AnyRows]:
             "Use the same label_names for both splits."
         )
     return splits
-
-
-def data_of(data: Any, task: TaskConfig) -> Any:
-    """Looks up a task's splits in ``{task name: splits}``.
-
-    A missing task has no splits.
-
-    Raises:
-      UserError: ``data`` is not a mapping.
-    """
-    if not isinstance(data, Mapping):
-        raise UserError(f'The data is of type {type(data).__name__}; pass {{"{task.name}": {{"train": rows}}, ...}}.')
-    return data.get(task.name, {})
 
 
 def check_adapter_size(config: Adapter, trunk: Trunk) -> None:

@@ -105,8 +105,9 @@ def stored_sources(config: ExperimentConfig, workdir: epath.Path, store_folder: 
     if config.recipe != "fusion":
         return []
     stored_names = store.names(store_folder, "adapters")
-    names = [source.task.name for source in config.sources]
-    return [name for name in names if name in stored_names and not is_unfinished(source_folder(workdir, name))]
+    return [
+        name for name in config.source_names if name in stored_names and not is_unfinished(source_folder(workdir, name))
+    ]
 
 
 def sources_with_rows(
@@ -157,8 +158,8 @@ def check_stored(
       config, from_store, inputs: As in :func:`sources_with_rows`.
       workdir, store_folder: The run's folder, and the store for its artifacts.
     """
-    names = [source.task.name for source in config.sources]
-    missing = [name for name in names if name not in from_store and not source_folder(workdir, name).exists()]
+    not_stored = [name for name in config.source_names if name not in from_store]
+    missing = [name for name in not_stored if not source_folder(workdir, name).exists()]
     if not (workdir / TARGET).exists():
         missing = [name for name in missing if adapter_input(name) in (inputs or {})]
     if missing:
@@ -166,11 +167,6 @@ def check_stored(
             f"The fusion in {workdir} began with adapters that are missing from the store {store_folder} "
             f"({', '.join(missing)}). Pass the --store that has them, or choose another --workdir."
         )
-
-
-def fused_names(config: ExperimentConfig) -> tuple[str, ...]:
-    """Returns the names of the fused adapters, in order."""
-    return config.fused or tuple(source.task.name for source in config.sources)
 
 
 def target_kinds(config: ExperimentConfig) -> tuple[str, ...]:
@@ -187,7 +183,7 @@ def _check_names(
     targets = config.artifact_names
     kinds_by_name = {} if (workdir / TARGET).exists() else dict.fromkeys(targets, target_kinds(config))
     if config.recipe == "fusion":
-        names = [source.task.name for source in config.sources]
+        names = config.source_names
         if targets[0] in names:
             raise UserError(
                 f'The fusion\'s head and the source "{targets[0]}" would share a name; choose another config.name.'
@@ -214,7 +210,7 @@ def _check_fused(config: ExperimentConfig, trunk: Trunk, store_folder: str | Pat
     """
     stored = load_adapters(store_folder, from_store, trunk)
     configs: dict[str, Adapter] = {
-        name: stored[name][0] if name in stored else config.adapter for name in fused_names(config)
+        name: stored[name][0] if name in stored else config.adapter for name in config.fused_names
     }
     check_fusible(configs, trunk.config.num_layers)
     check_kept(config.fusion, list(configs.values()), trunk.config.num_layers)

@@ -20,7 +20,6 @@ from afjax.config.experiment import ExperimentConfig, SourceConfig
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.config.methods import FusionMethod, Method, MultitaskMethod
 from afjax.config.tasks import TaskConfig
-from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, check_same, check_shared, is_first_host
@@ -38,7 +37,6 @@ from afjax.train.checks import (
     check_experiment,
     check_place,
     check_stored,
-    fused_names,
     sources_with_rows,
     stored_sources,
     target_kinds,
@@ -53,7 +51,7 @@ from afjax.train.record import adapter_input, has_checkpoint, trunk_inputs
 from afjax.train.results import Result, read_results, results_of
 from afjax.train.sequential import train_sequential
 from afjax.train.shared import ROWS, TRUNKS, Shared
-from afjax.train.single import single_training
+from afjax.train.single import PlannedRun, single_training
 from afjax.train.workdir import (
     FORGETTING,
     RESULT,
@@ -296,7 +294,15 @@ class _Experiment:
         """Trains a source's adapter and saves it."""
         folder = source_folder(self.workdir, source.task.name)
         method = Method(adapter=self.config.adapter, head=self.config.head)
-        model = yield from self._train(source.task, method, source.train, self.options, folder)
+        planned = PlannedRun(
+            task=source.task,
+            data=self.tasks[source.task],
+            workdir=folder,
+            method=method,
+            config=source.train,
+            options=self.options,
+        )
+        model = yield from single_training(self.trunk, planned)
         return self._save([model], results_of([model], "adapter"), folder)
 
     def train_target(self) -> Training[list[Result]]:
@@ -332,20 +338,14 @@ class _Experiment:
         config, task = self.config, self.config.target
         method: Method | FusionMethod = config.method
         if config.recipe == "fusion":
-            names = fused_names(config)
-            method = FusionMethod(adapters=names, store=self.store_folder, fusion=config.fusion, head=config.head)
-        return self._train(task, method, config.train, self._options(config.artifact_name(task)), folder)
-
-    def _train(
-        self,
-        task: TaskConfig,
-        method: Method | FusionMethod,
-        config: TrainConfig,
-        options: RunOptions,
-        folder: epath.Path,
-    ) -> Training[TaskModel]:
-        data = self.tasks[task]
-        return single_training(self.trunk, task, data, workdir=folder, method=method, config=config, options=options)
+            method = FusionMethod(
+                adapters=config.fused_names, store=self.store_folder, fusion=config.fusion, head=config.head
+            )
+        options = self._options(config.artifact_name(task))
+        planned = PlannedRun(
+            task=task, data=self.tasks[task], workdir=folder, method=method, config=config.train, options=options
+        )
+        return single_training(self.trunk, planned)
 
     def _train_jointly(self, folder: epath.Path) -> tuple[list[TaskModel], list[Result]]:
         config, method, options = self.config, self.config.method, self._options(self.config.name)

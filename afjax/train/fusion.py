@@ -11,7 +11,7 @@ from afjax.model.task_model import TaskModel
 from afjax.train.arguments import check_types
 from afjax.train.loop import run_alone
 from afjax.train.options import RunOptions
-from afjax.train.single import single_training
+from afjax.train.single import PlannedRun, single_training
 from afjax.trunk.pretrained import Trunk
 
 
@@ -53,4 +53,5 @@ def train_fusion(
       Pfeiffer et al. 2021, *AdapterFusion*, section 3.2.
     """
     check_types(trunk, method, FusionMethod, config, options)
-    return run_alone(single_training(trunk, task, data, workdir=workdir, method=method, config=config, options=options))
+    planned = PlannedRun(task=task, data=data, workdir=workdir, method=method, config=config, options=options)
+    return run_alone(single_training(trunk, planned))

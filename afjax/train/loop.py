@@ -37,7 +37,7 @@ from afjax.trunk.program_cost import RunSeconds
 
 
 class Run(Protocol):
-    """A run that the loop can train.
+    """A run that the loop can train. Subclasses implement the methods that have no body here.
 
     Attributes:
       mesh: The devices.
@@ -65,11 +65,11 @@ class Run(Protocol):
 
     def to_checkpoint(self, tree: Tree) -> Tree:
         """Converts a state or trained tree to checkpoint shapes, without head padding."""
-        ...
+        return tree
 
     def from_checkpoint(self, tree: Tree) -> Tree:
         """Converts a state or trained tree from checkpoint shapes to training shapes."""
-        ...
+        return tree
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         """Runs one compiled step; see ``make_train_step``."""
@@ -84,7 +84,7 @@ class Run(Protocol):
 
         Loss, gradient norm and learning rate are always logged.
         """
-        ...
+        return {}
 
     def train_rows(self, batch: Batch) -> list[int]:
         """Returns the indices of a batch's train rows, without padding and repetitions."""

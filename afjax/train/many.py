@@ -2,14 +2,10 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from afjax.config.from_dict import shown, to_dict
 from afjax.config.methods import FusionMethod, Method
-from afjax.config.tasks import TaskConfig
-from afjax.config.training import TrainConfig
 from afjax.distributed.hosts import several_hosts
 from afjax.distributed.notes import note
 from afjax.distributed.preemption import stopping_between_runs
@@ -18,38 +14,14 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.paths import absolute, is_remote, open_path
 from afjax.train.arguments import check_task, check_types
 from afjax.train.loop import Training
-from afjax.train.options import RunOptions
 from afjax.train.record import by_path
 from afjax.train.shared import Shared
-from afjax.train.single import default_name, single_training
+from afjax.train.single import PlannedRun, default_name, single_training
 from afjax.train.together import run_together
 from afjax.trunk.pretrained import Trunk
 
 # If runs with the same name differ in more settings than this, their printed lines show the workdir instead.
 MAX_SETTINGS = 4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    """One run of :func:`train_many`.
-
-    Attributes:
-      task, data, workdir, config, options: As in :func:`afjax.train_single`.
-      method: What to train: a ``Method``, or a ``FusionMethod`` as in :func:`afjax.train_fusion`.
-
-    Example:
-      >>> from afjax import PlannedRun, TaskConfig, load_task
-      >>> task = TaskConfig(name="entail", source="builtin:entail")
-      >>> PlannedRun(task=task, data=load_task(task), workdir="runs/entail").options.seed
-      0
-    """
-
-    task: TaskConfig
-    data: Mapping[str, Any] = dataclasses.field(repr=False)
-    workdir: str | Path
-    method: Method | FusionMethod = Method()
-    config: TrainConfig = TrainConfig()
-    options: RunOptions = RunOptions()
 
 
 def train_many(trunk: Trunk, runs: Iterable[PlannedRun], *, slots: int = 1) -> list[TaskModel | Exception]:
@@ -159,6 +131,4 @@ def _details(runs: Sequence[PlannedRun]) -> list[str]:
 
 def _training(trunk: Trunk, run: PlannedRun, shared: Shared) -> Training[TaskModel]:
     options = dataclasses.replace(run.options, shared=run.options.shared or shared)
-    return single_training(
-        trunk, run.task, run.data, workdir=run.workdir, method=run.method, config=run.config, options=options
-    )
+    return single_training(trunk, dataclasses.replace(run, options=options))

@@ -4,7 +4,7 @@ Each task has its own head, and its own adapter if the method has adapters.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from afjax.model import partition
 from afjax.model.setup import Setup, single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import open_path
-from afjax.tasks.class_loss import check_class_settings, make_class_loss
+from afjax.tasks.class_loss import make_class_loss
 from afjax.tasks.kind import Reads
-from afjax.tasks.kinds import TASK_KINDS, check_metric, initial_output_bias
-from afjax.train.arguments import check_adapter_size, check_data, check_tasks, check_types, data_of
+from afjax.tasks.kinds import TASK_KINDS, initial_output_bias
+from afjax.train.arguments import check_adapter_size, check_several, check_types
 from afjax.train.defaults import choose_learning_rate, choose_pooling
 from afjax.train.inputs import run_inputs, shared_tokenizer, task_settings, tokenize_splits
 from afjax.train.loop import run_alone, run_loop
@@ -88,28 +88,23 @@ def train_multitask(
     check_types(trunk, method, MultitaskMethod, config, options)
     mesh, folder, sampling = options.devices(), open_path(workdir), method.sampling
     check_batch(config.batch_size, mesh)
-    tasks = check_tasks(tasks)
-    rows = {task.name: check_data(task, data_of(data, task)) for task in tasks}
+    rows = check_several(tasks, data, config)
     recorded = recorded_settings(folder, overwrite=options.overwrite)
     config = choose_learning_rate(config, method.partition, recorded)
     method = dataclasses.replace(
         method, head=choose_pooling(method.head, method.partition, lambda: trunk.pooling, recorded)
     )
     check_length(config.max_length, trunk)
-    label_names = {task: rows[task.name]["train"].label_names for task in tasks}
-    for task_config, names in label_names.items():
-        check_metric(task_config.main_metric, task_config.kind, len(names))
-    check_class_settings(config, label_names)
     if method.has_adapter:
         check_adapter_size(method.adapter, trunk)
     compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
     prepared = []
-    for task_config, names in label_names.items():
+    for task_config, splits in rows.items():
         kind, name = TASK_KINDS[task_config.kind], options.name_of(task_config.name)
-        num_outputs = kind.num_outputs(names)
+        num_outputs = kind.num_outputs(splits["train"].label_names)
         setup = single_setup(method, trunk.config, name=name, reads=kind.reads, num_outputs=num_outputs)
-        prepared.append(_Task(task_config, rows[task_config.name], setup.computed(**compute)))
-    spec = _spec(trunk, tasks, rows, method, config, options)
+        prepared.append(_Task(task_config, splits, setup.computed(**compute)))
+    spec = _spec(trunk, rows, method, config, options)
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
     key = jax.random.key(options.seed)
@@ -119,18 +114,18 @@ def train_multitask(
     train_rows = [task.rows["train"] for task in prepared]
     class_losses = [make_class_loss(config, train.label_names, train.labels) for train in train_rows]
     tokenizer = shared_tokenizer(trunk, options.shared)
-    splits = [
+    tokens = [
         tokenize_splits(tokenizer, task.config, task.rows, config.max_length, options.cache_dir) for task in prepared
     ]
     # If no head uses the trunk's pooler, it is not trained.
-    reads: Reads = "pooled" if any(TASK_KINDS[task.kind].reads == "pooled" for task in tasks) else "tokens"
+    reads: Reads = "pooled" if any(TASK_KINDS[task.kind].reads == "pooled" for task in rows) else "tokens"
     drawn_setup = single_setup(method, trunk.config, name=DRAWN, reads=reads, num_outputs=1).computed(**compute)
     run = MultitaskRun(
         drawn_setup,
         trunk_params,
         task_params,
-        splits,
-        tasks,
+        tokens,
+        tuple(rows),
         config,
         sampling,
         seed=options.seed,
@@ -148,13 +143,13 @@ def train_multitask(
         shown_name,
         trunk,
         run,
-        method=f"partition {method.partition} on {counted(len(tasks), 'task')}",
+        method=f"partition {method.partition} on {counted(len(rows), 'task')}",
         trained=count(trained_trunk) + own_size,
         total=count(trunk_params) + own_size,
         dev_rows=sum(len(task.rows["dev"]) for task in prepared),
     )
     del task_params, trained_trunk
-    for task, task_splits in zip(prepared, splits, strict=True):
+    for task, task_splits in zip(prepared, tokens, strict=True):
         print_padding(task.head_name, task_splits["train"], run.lengths.train, config.batch_size)
     inputs = claim_run(folder, spec, run.lengths, overwrite=options.overwrite)
     result = run_alone(run_loop(run, config, inputs=inputs, folder=folder, title=shown_name))
@@ -209,8 +204,7 @@ class _Task:
 
 def _spec(
     trunk: Trunk,
-    tasks: Sequence[TaskConfig],
-    rows: Mapping[str, Mapping[str, AnyRows]],
+    rows: Mapping[TaskConfig, Mapping[str, AnyRows]],
     method: MultitaskMethod,
     config: TrainConfig,
     options: RunOptions,
@@ -221,8 +215,8 @@ def _spec(
             "recipe": "multitask",
             "partition": method.partition,
             "top_k": method.top_k,
-            "names": {task.name: options.name_of(task.name) for task in tasks},
-            "tasks": [task_settings(task) for task in tasks],
+            "names": {task.name: options.name_of(task.name) for task in rows},
+            "tasks": [task_settings(task) for task in rows],
             **({"adapter": to_dict(method.adapter)} if method.has_adapter else {}),
             "head": to_dict(method.head),
             "train": to_dict(config),
@@ -232,7 +226,7 @@ def _spec(
             "scan_layers": options.scan_layers,
             "remat": options.remat,
         },
-        inputs=run_inputs(trunk, rows, options.seed),
+        inputs=run_inputs(trunk, {task.name: splits for task, splits in rows.items()}, options.seed),
     )
 
 

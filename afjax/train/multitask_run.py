@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig, TaskKind
 from afjax.config.training import SamplingConfig, TrainConfig
 from afjax.data.batches import Batch, Batching
-from afjax.data.lengths import PaddedLengths, Workload
+from afjax.data.lengths import PaddedLengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import shard
@@ -20,6 +20,7 @@ from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.kind import Reads
 from afjax.tasks.kinds import TASK_KINDS
+from afjax.train.loop import Run
 from afjax.train.multitask_step import (
     STEP_GROUPS,
     TaskTable,
@@ -50,7 +51,7 @@ from afjax.trees import Tree
 DRAWN = "drawn"
 
 
-class MultitaskRun:
+class MultitaskRun(Run):
     """Trains a setup on several tasks.
 
     The trained leaves are the shared leaves, and each task's own adapter and head.
@@ -117,16 +118,11 @@ class MultitaskRun:
         self._key = dropout_key(seed, config.prng, mesh)
         sizes = [len(splits["train"]) for splits in data]
         self.drawn = draw_tasks(sampling, sizes, num_steps=num_steps, seed=seed)
-        work = Workload(
-            train=[splits["train"] for splits in data],
-            dev=[splits["dev"] for splits in data],
-            config=config,
-            num_steps=num_steps,
-            num_evaluations=-(-num_steps // self.eval_every),
-            # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
-            shares=np.bincount(self.drawn, minlength=len(tasks)).tolist(),
+        # All tasks use the same lengths, so that they share compiled programs. Rarely drawn tasks weigh less.
+        shares = np.bincount(self.drawn, minlength=len(tasks)).tolist()
+        self.lengths, self.estimate = plan_lengths(
+            self, model.trunk, config, data, lengths=lengths, train_passes=passes, shares=shares
         )
-        self.lengths, self.estimate = plan_lengths(model.trunk, work, mesh, lengths=lengths, train_passes=passes)
 
     def batches(self, step: int) -> Iterator[Batch]:
         batching = Batching(self._config.batch_size, self.lengths.train, self._pad_id)
@@ -139,12 +135,6 @@ class MultitaskRun:
             batch = scale_labels(next(streams[number]), task)
             labels = batch_labels(task.kind, batch["labels"], max(self.num_outputs))
             yield {**batch, "labels": labels, "task": np.asarray(number, np.int32)}
-
-    def to_checkpoint(self, tree: Tree) -> Tree:
-        return tree
-
-    def from_checkpoint(self, tree: Tree) -> Tree:
-        return tree
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
         inputs = step_inputs(batch, self._config.batch_size, self.mesh)

@@ -20,9 +20,7 @@ from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
 from afjax.storage.writing import write_json
-from afjax.tasks.class_loss import check_class_settings
-from afjax.tasks.kinds import check_metric
-from afjax.train.arguments import check_data, check_tasks, check_types, data_of
+from afjax.train.arguments import check_several, check_types
 from afjax.train.inputs import task_settings
 from afjax.train.options import RunOptions
 from afjax.train.record import plain
@@ -89,25 +87,20 @@ def train_sequential(
       >>> forgotten = sequence.scores[0][0]["accuracy"] - sequence.scores[1][0]["accuracy"]  # doctest: +SKIP
     """
     check_types(trunk, method, Method, config, options)
-    tasks = check_tasks(tasks)
-    splits = {task.name: check_data(task, data_of(data, task)) for task in tasks}
-    label_names = {task: splits[task.name]["train"].label_names for task in tasks}
-    check_class_settings(config, label_names)
-    names = {task.name: options.name_of(task.name) for task in tasks}
-    for task, labels in label_names.items():
-        check_metric(task.main_metric, task.kind, len(labels))
+    rows = check_several(tasks, data, config)
+    dev_rows = {task.name: splits["dev"] for task, splits in rows.items()}
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
-    for number, task in enumerate(tasks, start=1):
+    for number, (task, splits) in enumerate(rows.items(), start=1):
         folder = open_path(workdir) / f"{number}-{task.name}"
         models[task.name] = train_single(
             trunk,
             task,
-            splits[task.name],
+            splits,
             workdir=folder,
             method=method,
-            config=_own_weights(config, label_names[task]),
-            options=dataclasses.replace(options, name=names[task.name]),
+            config=_own_weights(config, splits["train"].label_names),
+            options=dataclasses.replace(options, name=options.name_of(task.name)),
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
@@ -115,7 +108,7 @@ def train_sequential(
         # before the next task is trained.
         copied = dataclasses.replace(trunk)
         copies = {name: dataclasses.replace(model, trunk=copied) for name, model in models.items()}
-        scores.append(_scores(folder / SCORES, copies, splits, config.batch_size))
+        scores.append(_scores(folder / SCORES, copies, dev_rows, config.batch_size))
         del copied, copies
     last = dict(zip(models, scores[-1], strict=True))
     return TaskSequence(
@@ -132,14 +125,14 @@ def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig
 
 
 def _scores(
-    path: epath.Path, models: Mapping[str, TaskModel], data: Mapping[str, Mapping[str, AnyRows]], batch_size: int
+    path: epath.Path, models: Mapping[str, TaskModel], dev_rows: Mapping[str, AnyRows], batch_size: int
 ) -> list[dict[str, float]]:
     """Evaluates every model on its dev rows.
 
     The metrics are written to a file, with digests of everything that they depend on. A resumed run reads them if
     nothing changed, and evaluates the models again otherwise.
     """
-    inputs = {name: _inputs(model, data[name]["dev"]) for name, model in models.items()}
+    inputs = {name: _inputs(model, dev_rows[name]) for name, model in models.items()}
     with all_hosts_or_raise():
         # Earlier versions wrote NaN for the correlation of constant predictions.
         advice = f"delete {path} to evaluate the models again"
@@ -147,7 +140,7 @@ def _scores(
     # Earlier versions wrote a list of metrics, without inputs.
     if isinstance(stored, dict) and stored.get("inputs") == inputs and _are_scores(stored.get("scores"), models):
         return stored["scores"]
-    scores = [model.evaluate(data[name]["dev"], batch_size=batch_size) for name, model in models.items()]
+    scores = [model.evaluate(dev_rows[name], batch_size=batch_size) for name, model in models.items()]
     with all_hosts_or_raise():
         if is_first_host():
             numbers = []

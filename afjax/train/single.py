@@ -38,6 +38,29 @@ from afjax.trees import Tree, count, merge, tree_digest
 from afjax.trunk.pretrained import Trunk, check_length
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """The arguments of a run on one task, for :func:`afjax.train_many`.
+
+    Attributes:
+      task, data, workdir, config, options: As in :func:`afjax.train_single`.
+      method: What to train: a ``Method``, or a ``FusionMethod`` as in :func:`afjax.train_fusion`.
+
+    Example:
+      >>> from afjax import PlannedRun, TaskConfig, load_task
+      >>> task = TaskConfig(name="entail", source="builtin:entail")
+      >>> PlannedRun(task=task, data=load_task(task), workdir="runs/entail").options.seed
+      0
+    """
+
+    task: TaskConfig
+    data: Mapping[str, Any] = dataclasses.field(repr=False)
+    workdir: str | Path
+    method: Method | FusionMethod = Method()
+    config: TrainConfig = TrainConfig()
+    options: RunOptions = RunOptions()
+
+
 def train_single(
     trunk: Trunk,
     task: TaskConfig,
@@ -80,25 +103,18 @@ def train_single(
       Houlsby et al. 2019, *Parameter-Efficient Transfer Learning for NLP*, section 2.
     """
     check_types(trunk, method, Method, config, options)
-    return run_alone(single_training(trunk, task, data, workdir=workdir, method=method, config=config, options=options))
+    planned = PlannedRun(task=task, data=data, workdir=workdir, method=method, config=config, options=options)
+    return run_alone(single_training(trunk, planned))
 
 
-def single_training(
-    trunk: Trunk,
-    task: TaskConfig,
-    data: Mapping[str, Any],
-    *,
-    workdir: str | Path,
-    method: Method | FusionMethod,
-    config: TrainConfig,
-    options: RunOptions,
-) -> Training[TaskModel]:
+def single_training(trunk: Trunk, planned: PlannedRun) -> Training[TaskModel]:
     """Trains a run like :func:`train_single` or :func:`afjax.train_fusion`, but the caller computes the steps.
 
     The caller also checks the types of the arguments. See :mod:`afjax.train.loop`.
     """
-    rows = check_data(task, data)
-    labels, folder = rows["train"].label_names, open_path(workdir)
+    task, method, config, options = planned.task, planned.method, planned.config, planned.options
+    rows = check_data(task, planned.data)
+    labels, folder = rows["train"].label_names, open_path(planned.workdir)
     members: dict[str, tuple[Adapter, Tree]] = {}
     if isinstance(method, FusionMethod):
         partition: Partition = "fusion"

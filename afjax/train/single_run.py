@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
-from afjax.data.lengths import PaddedLengths, Workload
+from afjax.data.lengths import PaddedLengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
 from afjax.distributed.sharding import host_rows, shard, shard_batch
@@ -21,6 +21,7 @@ from afjax.model.names import common_names, renamed, reversed_names, with_common
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
 from afjax.tasks.scores import split_scores
+from afjax.train.loop import Run
 from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
 from afjax.train.padded_heads import pad_labels, padded_outputs, with_outputs
 from afjax.train.planning import plan_lengths
@@ -41,7 +42,7 @@ from afjax.trunk.encoder import cast_trunk
 from afjax.trunk.layers import fastest_form
 
 
-class SingleRun:
+class SingleRun(Run):
     """Trains a setup on one task.
 
     Args:
@@ -94,16 +95,9 @@ class SingleRun:
         # A method that trains the trunk's layers may still freeze its pooler, which is not worth sharing.
         shares_trunk = not trains_layers(setup, frozen)
         self.frozen = shared_trunk(frozen, params["trunk"], mesh, shared) if shares_trunk else shard(frozen, mesh)
-        work = Workload(
-            train=[data["train"]],
-            dev=[data["dev"]],
-            config=config,
-            num_steps=self.num_steps,
-            num_evaluations=-(-self.num_steps // self.eval_every),
-        )
         passes = count_passes(setup, trained, frozen)
         self.lengths, self.estimate = plan_lengths(
-            model.trunk, work, mesh, lengths=lengths, train_passes=passes, common=True
+            self, model.trunk, config, [data], lengths=lengths, train_passes=passes, common=True
         )
         # With rbg, the dropout masks of a run would depend on the other runs in the same step.
         self.shares_steps = shares_trunk and config.prng != "rbg"
@@ -133,8 +127,8 @@ class SingleRun:
             yield {**batch, "labels": labels}
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:
-        inputs, settings = self.inputs(batch), self.settings(learning_rate)
-        state = self.without_names(state)
+        inputs = step_inputs(batch, self._config.batch_size, self.mesh)
+        settings, state = self.settings(learning_rate), self.without_names(state)
         new, scalars = run_step(self.programs.step, self.mesh, state, self.frozen, inputs, self.key, settings)
         return self.with_names(new), scalars
 
@@ -156,10 +150,6 @@ class SingleRun:
         """Returns the compiled step's settings for a learning rate."""
         return step_settings(self._config, rate, num_outputs=self._num_outputs, class_weights=self._class_weights)
 
-    def inputs(self, batch: Batch) -> dict[str, jax.Array]:
-        """Copies a batch to the mesh."""
-        return step_inputs(batch, self._config.batch_size, self.mesh)
-
     def evaluate(self, trained: Tree) -> dict[str, float]:
         trained = jax.tree.unflatten(self._trained_structure, jax.tree.leaves(trained))
         logits = over_rows(
@@ -172,9 +162,6 @@ class SingleRun:
         if self._pads:
             logits = logits[..., : self._num_outputs]
         return dev_scores(logits, self._data["dev"], self._task)
-
-    def extra_metrics(self, batch: Batch) -> dict[str, float]:
-        return {}
 
     def train_rows(self, batch: Batch) -> list[int]:
         return self._data["train"].source_rows(batch["rows"])

@@ -36,28 +36,6 @@ TARGET = "target"
 RESULT = "result.json"
 # The sequential recipe's scores of all tasks so far, after each task.
 FORGETTING = "forgetting.csv"
-# A sweep's table of runs, in the sweep's folder.
-SWEEP_RECORD = "sweep.json"
-RUNS_TABLE = "sweep.csv"
-# The output of a sweep's run, in the run's folder.
-RUN_LOG = "log.txt"
-
-
-def last_log_line(log: epath.Path) -> str:
-    """Returns the last line of a run's log that is not blank, or an empty string if there is none.
-
-    Raises:
-      UserError: The log cannot be read.
-    """
-    if not log.exists():
-        return ""
-    try:
-        text = log.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"{log} cannot be read ({error_text(error)}); restore it from a copy.") from None
-    # splitlines also splits at the carriage returns of progress bars.
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def source_folder(workdir: epath.Path, name: str) -> epath.Path:

@@ -214,7 +214,7 @@ def _pooling(settings: Mapping[str, Any], path: Path) -> Pooling:
     return _MODES[modes[0]]
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """An encoder without its parameters: a trunk, with or without adapters.
 
     Encoders are hashable, because they are static arguments of a jitted function.
@@ -232,7 +232,7 @@ class Encoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PlainEncoder:
-    """An :class:`Encoder` that is a trunk without adapters."""
+    """An :class:`TextEncoder` that is a trunk without adapters."""
 
     trunk: TrunkConfig
 
@@ -244,7 +244,7 @@ def embed_texts(
     texts: Sequence[Any],
     config: EmbeddingConfig,
     *,
-    model: Encoder,
+    model: TextEncoder,
     params: Tree,
     tokenizer: Any,
     mesh: Mesh,
@@ -300,7 +300,7 @@ def embedding_rows(texts: Sequence[Any], config: EmbeddingConfig) -> Rows:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _embed_step(
-    model: Encoder, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, AnyArray]
+    model: TextEncoder, pooling: Pooling, normalize: bool, params: Tree, batch: Mapping[str, AnyArray]
 ) -> Float[Array, "batch hidden"]:
     hidden = model.hidden_states(params, batch)  # [batch, length, hidden_size]
     pooled = pool(hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32)), batch["mask"], pooling)

@@ -40,10 +40,10 @@ from afjax.errors import UserError
 from afjax.nn.layer_loop import loop_over_layers
 from afjax.nn.layers import SAVEABLE, layer_norm, split_key
 from afjax.trees import AnyArray, Tree, map_with_path, named_key
-from afjax.trunk.any_layer import EncoderLayer, SharedInputs, init_layer, shared_inputs
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import NO_DROPOUT, RELATIVE_POSITION, Embeddings, LayerKeys, layer_keys
+from afjax.trunk.encoder_layer import EncoderLayer, SharedInputs, init_layer, shared_inputs
 from afjax.trunk.layers import Layers, LoopedLayers, UnstackedLayers, each_layer, layer_groups, num_layers, stacks
+from afjax.trunk.post_norm_layer import NO_DROPOUT, RELATIVE_POSITION, Embeddings, LayerKeys, layer_keys
 from afjax.trunk.pre_norm_layer import LayerForm, layer_forms
 from afjax.trunk.slots import EMPTY_LAYER, NO_SLOTS, FilledSlots
 

@@ -142,7 +142,7 @@ class EncoderFamily:
       position_embeddings: Maps the table ``[max_positions, size]``, tokens ``[batch, length]`` and the padding token's
         id to the position embeddings ``[batch, length, size]``. None if the family has no table of positions.
       relative_bias: The bias of the attention scores, or None.
-      layer: The form of the layers: ``post_norm`` (:mod:`afjax.trunk.encoder_layer`) or ``pre_norm``
+      layer: The form of the layers: ``post_norm`` (:mod:`afjax.trunk.post_norm_layer`) or ``pre_norm``
         (:mod:`afjax.trunk.pre_norm_layer`). An encoder with ``pre_norm`` layers has a LayerNorm after the top layer.
       attention_output_dropout: Whether ``post_norm`` layers apply dropout to the attention block's output. They always
         apply it to the feed-forward network's output.

@@ -19,9 +19,9 @@ from jaxtyping import Bool, Float
 from afjax.distributed.sharding import shard_rows
 from afjax.nn.layers import dense
 from afjax.trees import AnyArray, Tree
-from afjax.trunk.any_layer import EncoderLayer, shared_inputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import check_layers, embed, final_norm
+from afjax.trunk.encoder_layer import EncoderLayer, shared_inputs
 from afjax.trunk.layers import each_layer, trunk_layers
 from afjax.trunk.pre_norm_layer import layer_forms
 from afjax.trunk.slots import EMPTY_LAYER, DenseSlot, FilledSlots, LayerSlots, Slot, Sublayer, plain_slot

@@ -26,7 +26,7 @@ from afjax.nn.layers import Dense, LayerNorm, dropout, gated
 from afjax.nn.rotary import rotary_angles, rotate
 from afjax.trees import AnyArray
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder_layer import LayerKeys
+from afjax.trunk.post_norm_layer import LayerKeys
 from afjax.trunk.slots import LayerSlots, Sublayer
 
 

@@ -1,6 +1,6 @@
 """Draws an encoder layer and its slots.
 
-The code is in ``afjax/trunk/encoder_layer.py`` and ``afjax/adapters/``.
+The code is in ``afjax/trunk/post_norm_layer.py`` and ``afjax/adapters/``.
 """
 
 import itertools

@@ -29,9 +29,9 @@ from afjax.errors import UserError
 from afjax.model.heads import init_head
 from afjax.model.model import Model
 from afjax.trees import Tree, flatten, map_with_path, named_key
-from afjax.trunk.any_layer import EncoderLayer, SharedInputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.encoder import init_trunk
+from afjax.trunk.encoder_layer import EncoderLayer, SharedInputs
 from afjax.trunk.slots import Sublayer
 
 pytestmark = pytest.mark.slow

@@ -535,15 +535,8 @@ def test_error_in_a_callback_stops_all_runs(tiny_trunk: Trunk, planned: Plan, tm
         if request.done == 2:
             raise BrokenPipeError
 
-    training = single_training(
-        tiny_trunk,
-        run.task,
-        run.data,
-        workdir=run.workdir,
-        method=Method(),
-        config=run.config,
-        options=dataclasses.replace(run.options, shared=shared),
-    )
+    options = dataclasses.replace(run.options, shared=shared)
+    training = single_training(tiny_trunk, dataclasses.replace(run, options=options))
     with pytest.raises(BrokenPipeError):
         together.run_together([training], slots=1, shared=shared, requested=requested)
     # The run's workdir is no longer locked, so the run can be resumed.
@@ -573,12 +566,9 @@ def test_each_run_trains_in_its_own_context(tiny_trunk: Trunk, planned: Plan, tm
     trainings = [
         single_training(
             tiny_trunk,
-            run.task,
-            run.data,
-            workdir=run.workdir,
-            method=Method(),
-            config=run.config,
-            options=dataclasses.replace(run.options, shared=shared, name=f"run{run.options.seed}"),
+            dataclasses.replace(
+                run, options=dataclasses.replace(run.options, shared=shared, name=f"run{run.options.seed}")
+            ),
         )
         for run in runs
     ]

@@ -23,15 +23,15 @@ from afjax.model.model import trunk_layer_norms, with_layer_norms
 from afjax.model.partition import split_layers
 from afjax.store import trunk_difference
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
-from afjax.trunk.any_layer import EncoderLayer, shared_inputs
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import config_values, trunk_config
 from afjax.trunk.encoder import EncoderOptions, cast_trunk, encode, init_trunk
-from afjax.trunk.encoder_layer import LayerKeys
+from afjax.trunk.encoder_layer import EncoderLayer, shared_inputs
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.hugging_face import to_hugging_face
 from afjax.trunk.layer_masks import encode_under_masks
 from afjax.trunk.layers import loop_layers, unstack_layers
+from afjax.trunk.post_norm_layer import LayerKeys
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 from afjax.trunk.slots import FilledSlots, LayerSlots, Sublayer
 from tests.small_trunk import distinct_families, families_with_distinct_layers, small_trunk
