@@ -136,53 +136,13 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
             raise UserError(f"{path} is {shown(number)}; it must be {allowed_range.requirement(number)}.")
         return number
     if origin in UNIONS:
-        if value is None and type(None) in arguments:
-            return None
-        allowed = [kind for kind in arguments if kind is not type(None)]
-        if all(dataclasses.is_dataclass(kind) for kind in allowed):
-            if isinstance(value, tuple(allowed)):
-                return value
-            if len(allowed) > 1:
-                return from_dict(hint, value, path)
-        mappings = [kind for kind in allowed if typing.get_origin(kind) is Mapping]
-        if mappings and isinstance(value, Mapping):
-            return check_value(mappings[0], value, path)
-        allowed = [kind for kind in allowed if kind not in mappings]
-        choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
-        if mappings and not (isinstance(value, str) and value in choices):
-            named = ", ".join(f'"{choice}"' for choice in choices if choice)
-            suggestion = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise UserError(f"{path} is {shown(value)}; it must be a mapping or {named}.{suggestion}")
-        if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
-            return check_value(Literal[choices], value, path)
-        return check_value(allowed[0], value, path)
+        return _check_union(hint, value, path)
     if origin is Literal:
-        if not any(isinstance(value, type(choice)) and value == choice for choice in arguments):
-            names = [str(choice) for choice in arguments]
-            given = value[:200] if isinstance(value, str) else shown(value)
-            raise UserError(
-                f'{path} is "{given}"; allowed: {", ".join(name for name in names if name)}.'
-                f"{did_you_mean(given, names)}"
-            )
-        return value
+        return _check_choice(arguments, value, path)
     if origin is tuple:
-        if isinstance(value, str | Mapping | set | frozenset) or not hasattr(value, "__iter__"):
-            raise UserError(f"{path} is {shown(value)}; it must be a list.")
-        items = tuple(check_value(arguments[0], item, f"{path}[{index}]") for index, item in enumerate(value))
-        is_unchanged = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
-        return value if is_unchanged else items
+        return _check_tuple(arguments[0], value, path)
     if origin is Mapping:
-        if not isinstance(value, Mapping):
-            raise UserError(f"{path} is {shown(value)}; it must be a mapping.")
-        checked = {}
-        for key, item in value.items():
-            # Keys can be label names. afjax converts a dataset's integer labels to strings.
-            if isinstance(key, bool) or not isinstance(key, str | numbers.Integral):
-                raise UserError(f"{path} has the key {shown(key)}; its keys must be strings.")
-            checked[str(key)] = check_value(arguments[1], item, f"{path}[{str(key)!r}]")
-        if len(checked) < len(value):
-            raise UserError(f"{path} is {shown(value)}; two of its keys are the same when converted to strings.")
-        return checked
+        return _check_mapping(arguments[1], value, path)
     if dataclasses.is_dataclass(hint):
         return value if isinstance(value, typing.cast(type, hint)) else from_dict(hint, value, path)
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
@@ -195,6 +155,65 @@ def check_value(hint: Any, value: Any, path: str) -> Any:
         except OverflowError:
             raise UserError(f"{path} is {shown(value)}, which is too large for a floating-point number.") from None
     raise UserError(f"{path} is {shown(value)}; it must be of type {hint.__name__}.")
+
+
+def _check_union(hint: Any, value: Any, path: str) -> Any:
+    """Checks a value against a union: of dataclasses, of choices with a mapping, or of one type and None."""
+    kinds = typing.get_args(hint)
+    if value is None and type(None) in kinds:
+        return None
+    allowed = [kind for kind in kinds if kind is not type(None)]
+    if all(dataclasses.is_dataclass(kind) for kind in allowed):
+        if isinstance(value, tuple(allowed)):
+            return value
+        if len(allowed) > 1:
+            return from_dict(hint, value, path)
+    mappings = [kind for kind in allowed if typing.get_origin(kind) is Mapping]
+    if mappings and isinstance(value, Mapping):
+        return check_value(mappings[0], value, path)
+    allowed = [kind for kind in allowed if kind not in mappings]
+    choices = tuple(choice for kind in allowed for choice in typing.get_args(kind))
+    if mappings and not (isinstance(value, str) and value in choices):
+        named = ", ".join(f'"{choice}"' for choice in choices if choice)
+        suggestion = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise UserError(f"{path} is {shown(value)}; it must be a mapping or {named}.{suggestion}")
+    if choices and all(typing.get_origin(kind) is Literal for kind in allowed):
+        return _check_choice(choices, value, path)
+    return check_value(allowed[0], value, path)
+
+
+def _check_choice(choices: tuple[Any, ...], value: Any, path: str) -> Any:
+    if any(isinstance(value, type(choice)) and value == choice for choice in choices):
+        return value
+    names = [str(choice) for choice in choices]
+    given = value[:200] if isinstance(value, str) else shown(value)
+    raise UserError(
+        f'{path} is "{given}"; allowed: {", ".join(name for name in names if name)}.{did_you_mean(given, names)}'
+    )
+
+
+def _check_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:
+    """Checks a list, whose items must match ``hint``, and converts it to a tuple."""
+    if isinstance(value, str | Mapping | set | frozenset) or not hasattr(value, "__iter__"):
+        raise UserError(f"{path} is {shown(value)}; it must be a list.")
+    items = tuple(check_value(hint, item, f"{path}[{index}]") for index, item in enumerate(value))
+    is_unchanged = isinstance(value, tuple) and all(map(lambda new, old: new is old, items, value))
+    return value if is_unchanged else items
+
+
+def _check_mapping(hint: Any, value: Any, path: str) -> dict[str, Any]:
+    """Checks a mapping, whose values must match ``hint``, and converts its keys to strings."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{path} is {shown(value)}; it must be a mapping.")
+    checked = {}
+    for key, item in value.items():
+        # Keys can be label names. afjax converts a dataset's integer labels to strings.
+        if isinstance(key, bool) or not isinstance(key, str | numbers.Integral):
+            raise UserError(f"{path} has the key {shown(key)}; its keys must be strings.")
+        checked[str(key)] = check_value(hint, item, f"{path}[{str(key)!r}]")
+    if len(checked) < len(value):
+        raise UserError(f"{path} is {shown(value)}; two of its keys are the same when converted to strings.")
+    return checked
 
 
 def shown(value: Any) -> str:

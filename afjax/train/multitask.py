@@ -97,16 +97,11 @@ def train_multitask(
     check_length(config.max_length, trunk)
     if method.has_adapter:
         check_adapter_size(method.adapter, trunk)
-    compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
-    prepared = []
-    for task_config, splits in rows.items():
-        kind, name = TASK_KINDS[task_config.kind], options.name_of(task_config.name)
-        num_outputs = kind.num_outputs(splits["train"].label_names)
-        setup = single_setup(method, trunk.config, name=name, reads=kind.reads, num_outputs=num_outputs)
-        prepared.append(_Task(task_config, splits, setup.computed(**compute)))
     spec = _spec(trunk, rows, method, config, options)
     with all_hosts_or_raise():
         lengths = None if options.overwrite else check_run(folder, spec)
+    compute: dict[str, Any] = {"dtype": trunk.dtype, "scan_layers": options.scan_layers, "remat": options.remat}
+    prepared = _with_setups(rows, method, trunk, options, compute)
     key = jax.random.key(options.seed)
     task_params = [task.init(key, trunk) for task in prepared]
     own_shapes = [jax.eval_shape(lambda tree: tree, tree) for tree in task_params]
@@ -162,16 +157,7 @@ def train_multitask(
         metrics = _task_metrics(result.metrics, task.config.name)
         print_notices([no_better_than_majority(task.head_name, task.rows["dev"], metrics)])
         own = trim_task(jax.tree.map(lambda leaf, i=number: leaf[i], own_trained), own_shapes[number])
-        models[task.config.name] = trained_model(
-            new_trunk,
-            task.setup.model,
-            {root: {task.head_name: tree[DRAWN]} for root, tree in own.items()},
-            task.config,
-            task.rows,
-            metrics,
-            seed=options.seed,
-            max_length=config.max_length,
-        )
+        models[task.config.name] = task.trained_model(new_trunk, own, metrics, config, options)
     record_trained(folder, trunk, list(models.values()), f"{method.partition}, multitask")
     return models
 
@@ -200,6 +186,38 @@ class _Task:
         bias = initial_output_bias(self.config.kind, self.rows["train"])
         params, name = self.setup.init(key, trunk.params, output_bias=bias), self.head_name
         return {root: {DRAWN: params[root][name]} for root in ("adapters", "heads") if name in params[root]}
+
+    def trained_model(
+        self, trunk: Trunk, own: Tree, metrics: Mapping[str, float], config: TrainConfig, options: RunOptions
+    ) -> TaskModel:
+        """Returns the trained model. ``own`` is the task's trained adapter and head, as in :meth:`init`."""
+        return trained_model(
+            trunk,
+            self.setup.model,
+            {root: {self.head_name: tree[DRAWN]} for root, tree in own.items()},
+            self.config,
+            self.rows,
+            metrics,
+            seed=options.seed,
+            max_length=config.max_length,
+        )
+
+
+def _with_setups(
+    rows: Mapping[TaskConfig, Mapping[str, AnyRows]],
+    method: MultitaskMethod,
+    trunk: Trunk,
+    options: RunOptions,
+    compute: Mapping[str, Any],
+) -> list[_Task]:
+    """Adds each task's model to its rows. ``compute`` contains the arguments of :meth:`Setup.computed`."""
+    tasks = []
+    for task, splits in rows.items():
+        kind, name = TASK_KINDS[task.kind], options.name_of(task.name)
+        num_outputs = kind.num_outputs(splits["train"].label_names)
+        setup = single_setup(method, trunk.config, name=name, reads=kind.reads, num_outputs=num_outputs)
+        tasks.append(_Task(task, splits, setup.computed(**compute)))
+    return tasks
 
 
 def _spec(
