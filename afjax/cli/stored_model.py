@@ -1,6 +1,7 @@
 """Loads the stored model and the labeled rows that a command's flags select."""
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from afjax.cli.parsers import flags, split_numbers
@@ -10,6 +11,7 @@ from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, expanded, is_remote, open_path
 
 if TYPE_CHECKING:
+    from afjax.config.tasks import TaskConfig
     from afjax.data.sources.kind import Split
     from afjax.data.splits import AnyRows
     from afjax.model.task_model import TaskModel
@@ -113,43 +115,13 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
     Raises:
       UserError: The rows cannot be read or have no labels, or the store does not record the model's data.
     """
-    import dataclasses
-
     from afjax.data.sources.kinds import open_source, source_kind
-    from afjax.tasks.by_name import find_task, read_task
     from afjax.tasks.load import load_split
 
-    model_task, source = model.task, source or ""
-    # Without a dev split, dev rows are held out from the train split.
-    recorded = model_task.source or getattr(model_task, split) or (split == "dev" and model_task.train)
-    if not (data_dir or source or recorded):
-        raise UserError(
-            f'The store does not record the data of the head "{model.model.head_name}", because it was trained '
-            "from Python or imported; pass --source."
-        )
-    if data_dir:
-        data_task = find_task(model_task.name, data_dir)
-        if _is_same_path(data_task.source, model_task.source):
-            data_task = model_task
-    elif not source:
-        data_task = model_task
-    elif source.endswith(".toml"):
-        data_task = read_task(source)
-    elif _is_recorded(model, source):
-        data_task = model_task
-    elif is_other_file(model, source):
-        # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
-        if split == "dev" and model_task.dev_share and not model_task.dev:
-            print_line(
-                f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are "
-                "inflated."
-            )
-        files: dict[str, Any] = {"train": "", "dev": "", "test": "", split: source}
-        data_task = dataclasses.replace(model_task, source="", dev_share=0.0, train_rows=0, **files)
-    else:
-        data_task = dataclasses.replace(model_task, source=source, train="", dev="", test="", train_rows=0)
+    source = source or ""
+    data_task = _task_of_data(model, split, source, data_dir)
     located = ("source", "train", "dev", "test", "dev_share", "train_rows")
-    task = dataclasses.replace(model_task, **{name: getattr(data_task, name) for name in located})
+    task = dataclasses.replace(model.task, **{name: getattr(data_task, name) for name in located})
     if source_kind(task.source).fixed_splits:
         # Earlier versions ignored these settings, and recorded them.
         task = dataclasses.replace(task, train="", dev="", test="")
@@ -160,8 +132,39 @@ def rows_of(model: "TaskModel", split: "Split", *, source: str | None = None, da
     names = task.labels or own_names or model.labels
     # The head's labels are in output order, so an integer label may be an index into them, unless the source lists its
     # labels in a different order.
-    listed = data_task is model_task or not own_names or own_names == names
+    listed = data_task is model.task or not own_names or own_names == names
     return load_split(task, split, label_names=names, listed=listed)
+
+
+def _task_of_data(model: "TaskModel", split: "Split", source: str, data_dir: str | None) -> "TaskConfig":
+    """Returns a task whose data settings say where the rows are. The arguments are described in :func:`rows_of`."""
+    from afjax.tasks.by_name import find_task, read_task
+
+    task = model.task
+    if data_dir:
+        found = find_task(task.name, data_dir)
+        return task if _is_same_path(found.source, task.source) else found
+    if not source:
+        # Without a dev split, dev rows are held out from the train split.
+        if not (task.source or getattr(task, split) or (split == "dev" and task.train)):
+            raise UserError(
+                f'The store does not record the data of the head "{model.model.head_name}", because it was trained '
+                "from Python or imported; pass --source."
+            )
+        return task
+    if source.endswith(".toml"):
+        return read_task(source)
+    if _is_recorded(model, source):
+        return task
+    if not is_other_file(model, source):
+        return dataclasses.replace(task, source=source, train="", dev="", test="", train_rows=0)
+    # Score all rows of the file: with a dev_share of 0, none are held back as train rows.
+    if split == "dev" and task.dev_share and not task.dev:
+        print_line(
+            f"Note: All rows of {source} are used. If the model was trained on some of them, its scores are inflated."
+        )
+    files: dict[str, Any] = {"train": "", "dev": "", "test": "", split: source}
+    return dataclasses.replace(task, source="", dev_share=0.0, train_rows=0, **files)
 
 
 def _with_columns(task: Any, described: Any, path: str) -> Any:
@@ -172,8 +175,6 @@ def _with_columns(task: Any, described: Any, path: str) -> Any:
     Raises:
       UserError: The file describes a different kind of task.
     """
-    import dataclasses
-
     if described.kind != task.kind:
         raise UserError(
             f'{path} describes a task of the kind "{described.kind}", but the model was trained for "{task.kind}"; set '

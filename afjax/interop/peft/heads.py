@@ -118,22 +118,7 @@ def plan_head(
             f"{where} has a head ({next(iter(header.saved))}), but adapter_config.json has neither task_type nor "
             f"auto_mapping; set --kind to one of {', '.join(CLASS_OF_KIND)}, or skip the head with --no_head."
         )
-    if model_class not in family.heads:
-        supported = ", ".join(family.classes + name for name in family.heads)
-        raise UserError(
-            f"{where} has the head of a {family.classes}{model_class} ({next(iter(header.saved))}); afjax can import "
-            f"{f'the heads of {supported}' if supported else f'no head of a {family.classes} model'}. Skip the head "
-            "with --no_head."
-        )
-    layout = family.heads[model_class]
-    for module in layout.linear[:-1]:
-        if f"{module}.weight" not in header.saved:
-            saved = module.partition(".")[0]
-            raise UserError(
-                f"{where} has no weights of {module}, a layer of the head. PEFT only saves them if modules_to_save "
-                f'lists "{saved}"; otherwise, the head cannot be restored. Train it again with this setting, or skip '
-                "the head with --no_head."
-            )
+    layout = _layout(header, family, model_class)
     outputs = _num_outputs(header, f"{layout.linear[-1]}.weight", trunk.hidden_size)
     kind = kind or _default_kind(model_class, outputs)
     if CLASS_OF_KIND[kind] != model_class:
@@ -143,11 +128,7 @@ def plan_head(
         )
     if outputs != _OUTPUTS.get(kind, outputs):
         raise UserError(f"{where} has a head with {outputs} outputs; {kind} heads must have {_OUTPUTS[kind]}.")
-    config, pooler = layout.config, ""
-    if TASK_KINDS[kind].reads == "pooled" and config.pooler == "trunk":
-        pooler = "saved" if f"{prefix}{POOLER}.weight" in header.saved else pooler
-        pooler = "lora" if f"{prefix}{POOLER}" in header.lora else pooler
-        config = dataclasses.replace(config, pooler="head") if pooler else config
+    config, pooler = _with_pooler(layout.config, kind, header, prefix)
     if record is not None:
         pooled = TASK_KINDS[kind].reads == "pooled"
         if _chain(record.config, kind) != _chain(config, kind) or (pooled and record.config.pooling != "first"):
@@ -174,6 +155,48 @@ def plan_head(
     )
     record = dataclasses.replace(record, task=task, labels=labels, max_length=given.max_length or record.max_length)
     return HeadPlan(layout, record, outputs, pooler)
+
+
+def _layout(header: Header, family: ModelClasses, model_class: str) -> HeadLayout:
+    """Returns the layout of a base model's head.
+
+    Raises:
+      UserError: afjax does not support the head, or the file lacks one of its layers.
+    """
+    where = str(header.path)
+    if model_class not in family.heads:
+        supported = ", ".join(family.classes + name for name in family.heads)
+        raise UserError(
+            f"{where} has the head of a {family.classes}{model_class} ({next(iter(header.saved))}); afjax can import "
+            f"{f'the heads of {supported}' if supported else f'no head of a {family.classes} model'}. Skip the head "
+            "with --no_head."
+        )
+    layout = family.heads[model_class]
+    for module in layout.linear[:-1]:
+        if f"{module}.weight" not in header.saved:
+            saved = module.partition(".")[0]
+            raise UserError(
+                f"{where} has no weights of {module}, a layer of the head. PEFT only saves them if modules_to_save "
+                f'lists "{saved}"; otherwise, the head cannot be restored. Train it again with this setting, or skip '
+                "the head with --no_head."
+            )
+    return layout
+
+
+def _with_pooler(config: HeadConfig, kind: TaskKind, header: Header, prefix: str) -> tuple[HeadConfig, str]:
+    """Makes the pooler a part of the head if PEFT trained it.
+
+    Returns:
+      The head's config; and ``saved`` if the file has the pooler's weights, ``lora`` if it has LoRA for the pooler, or
+      an empty string.
+    """
+    if TASK_KINDS[kind].reads != "pooled" or config.pooler != "trunk":
+        return config, ""
+    if f"{prefix}{POOLER}" in header.lora:
+        return dataclasses.replace(config, pooler="head"), "lora"
+    if f"{prefix}{POOLER}.weight" in header.saved:
+        return dataclasses.replace(config, pooler="head"), "saved"
+    return config, ""
 
 
 def write_head(
