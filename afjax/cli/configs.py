@@ -103,13 +103,16 @@ def load_experiment(
         values["tasks"] = [_named(name, task, needs_data=reads_rows) for name, task in tasks.items()]
     if "task" in values:
         values["task"] = _with_data_dir(values["task"], needs_data=reads_rows)
-    if isinstance(values.get("adapter"), Mapping):
-        values["adapter"] = _with_preset(values["adapter"])
+    given_adapter = values.get("adapter")
+    if isinstance(given_adapter, Mapping):
+        values["adapter"] = _with_preset(given_adapter)
     try:
         return from_dict(ExperimentConfig, values)
     except UnknownSettingError as error:
         # The last part of a path such as config.sources[0].task or config.tasks[1].
         part = re.sub(r"\[\d+\]$", "", error.path.rpartition(".")[2])
+        if part == "adapter" and (advice := _advice_on_preset(given_adapter)):
+            raise UserError(f"{error}{advice}") from None
         raise UnknownSettingError(error.path, error.key, (*error.known, *SHORTHANDS.get(part, ()))) from None
 
 
@@ -216,13 +219,21 @@ def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
             f'config.adapter.preset is "{name}"; choose from {", ".join(ADAPTER_PRESETS)}.'
             f"{did_you_mean(str(name), ADAPTER_PRESETS)}"
         )
-    preset = to_dict(ADAPTER_PRESETS[name])
-    if settings.get("kind", preset["kind"]) != preset["kind"]:
-        raise UserError(
-            f"config.adapter.kind is {settings['kind']}, but config.adapter.preset is {name}, of the kind "
-            f"{preset['kind']}; for another kind, set --config.adapter.preset to one of {', '.join(ADAPTER_PRESETS)}."
-        )
-    return {**preset, **settings}
+    return {**to_dict(ADAPTER_PRESETS[name]), **settings}
+
+
+def _advice_on_preset(adapter: Any) -> str:
+    """Returns the presets to choose from if ``kind`` is set in addition to a preset of another kind."""
+    if not isinstance(adapter, Mapping) or "preset" not in adapter or "kind" not in adapter:
+        return ""
+    preset, kind = ADAPTER_PRESETS[adapter["preset"]], adapter["kind"]
+    names = [name for name, other in ADAPTER_PRESETS.items() if other.kind == kind and preset.kind != kind]
+    if not names:
+        return ""
+    return (
+        f" The config's preset {adapter['preset']} is of the kind {preset.kind}; for the kind {kind}, set "
+        f"--config.adapter.preset={' or '.join(names)}."
+    )
 
 
 def split_arguments(config: str) -> tuple[str, str]:

@@ -170,7 +170,7 @@ class ExperimentConfig(Settings, name="config"):
         elif not self.has_adapter:
             unused.append("adapter")
         # A fixed size replaces the reduction factor.
-        if getattr(self.adapter, "size", None):
+        if isinstance(self.adapter, AdapterConfig) and self.adapter.size:
             unused.append("adapter.reduction_factor")
         return tuple(unused)
 

@@ -81,8 +81,10 @@ def description_path(path: AnyPath) -> Path:
 
 
 def prediction_settings(task: TaskConfig) -> dict[str, Any]:
-    """Returns the settings that turn a task's logits into predictions, such as a threshold, by the kind's name."""
-    return {task.kind: dataclasses.asdict(getattr(task, task.kind))} if task.kind in ("multi_label", "span") else {}
+    """Returns the settings that a task's predictions depend on in addition to its logits, by the kind's name."""
+    if task.kind == "span":
+        return {"span": dataclasses.asdict(task.span)}
+    return {"multi_label": {"threshold": task.multi_label.threshold}} if task.kind == "multi_label" else {}
 
 
 def check_platforms(platforms: Sequence[str]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class Draft:
     Attributes:
       kind: One of ``KINDS``.
       name: The artifact's name, see ``config.check_name``.
-      params: The parameters, a tree of arrays with any shapes and dtypes.
+      params: The parameters, nested mappings of arrays with any shapes and numeric dtypes.
       config, trunk, task, labels, metrics, seed, adapters, trained_with: As in :class:`Manifest`, with
         JSON-serializable values.
 
@@ -68,7 +68,7 @@ def save(store: StorePath, draft: Draft, *, overwrite: bool = False) -> Manifest
       The manifest of the saved artifact.
 
     Raises:
-      UserError: The kind or name is invalid, the artifact exists and may not be replaced, an unfinished run has
+      UserError: The kind, name or tree is invalid, the artifact exists and may not be replaced, an unfinished run has
         reserved the name, or the store cannot be written. The store is then unchanged.
 
     Example:
@@ -145,24 +145,31 @@ def _host_tree(draft: Draft) -> Tree:
     """Copies an artifact's parameters to the host.
 
     Raises:
-      UserError: There are no parameters, a leaf is not an array of numbers, or a key contains a slash or dot, which
-        separate keys in the files.
+      UserError: The parameters are not nested mappings, or there are none; a leaf is not a number or an array of
+        numbers; or a key cannot be a file name.
     """
     where = title(draft.kind, draft.name)
 
     def host_array(path: str, leaf: Any) -> np.ndarray:
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is None or not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
-            found = type(leaf).__name__ if dtype is None else f"an array of {dtype}"
-            raise UserError(f"{where} has {found} at {path}; its leaves must be arrays of numbers.")
-        return np.asarray(leaf)
+        if isinstance(leaf, list | tuple):
+            raise UserError(f"{where} has a {type(leaf).__name__} at {path}; use nested mappings with array leaves.")
+        array = np.asarray(leaf)
+        if not array.size or not (jnp.issubdtype(array.dtype, jnp.number) or jnp.issubdtype(array.dtype, jnp.bool_)):
+            shape = list(array.shape)
+            raise UserError(f"{where} has {array.dtype}{shape} at {path}; a leaf must be an array with numbers.")
+        return array
 
+    if not isinstance(draft.params, Mapping):
+        raise UserError(f"{where} has a {type(draft.params).__name__} as parameters; pass nested mappings of arrays.")
     for key in _keys(draft.params):
-        if not isinstance(key, str) or not key or "/" in key or "." in key:
-            raise UserError(f"{where} has the key {key!r}; keys must be strings without slashes and dots.")
+        if not isinstance(key, str) or not key.isprintable() or not key or {*key} & {*"/\\"}:
+            raise UserError(f"{where} has the key {key!r}; keys must be printable text without slashes.")
     tree = map_with_path(host_array, draft.params)
-    if not flatten(tree):
+    paths = [path.replace("/", ".") for path in flatten(tree)]
+    if not paths:
         raise UserError(f"{where} has no parameters to save.")
+    if repeated := sorted({path for path in paths if paths.count(path) > 1}):
+        raise UserError(f"{where} has two leaves that would both be stored as {repeated[0]}; rename a key.")
     return tree
 
 

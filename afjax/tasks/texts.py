@@ -35,6 +35,8 @@ def read_columns(task: TaskConfig, source: SplitSource, *, labeled: bool | None 
     peeked = first_row(source.name, source.rows)
     place, first, _ = peeked
     names, label = text_names(place, first, task, source.text_columns), task.label_column
+    for name in names:
+        text_of(place, first, name)  # Report a missing text column before a missing label column.
     # A label column that the task does not name is optional.
     required = False if labeled and not task.label and label not in first else labeled
     places, texts, labels, ids = read_rows(

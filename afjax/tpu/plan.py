@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def model(self) -> Model:
-        """The model of the first task."""
+        """The model of the first task, whose step is planned."""
         return dataclasses.replace(self.setup.model, reads=TASK_KINDS[self.kinds[0]].reads)
 
     @property
@@ -205,7 +205,7 @@ def plan_experiment(config: ExperimentConfig) -> Plan:
     """Plans an experiment's run at its longest padded length.
 
     If the experiment has source tasks, the plan is for its target task. If it trains several tasks jointly, the plan is
-    for a batch of the kind with the costliest step. No data is loaded, so tasks without label names
+    for a batch of the kind with the costliest step, which comes first. No data is loaded, so tasks without label names
     are assumed to have two labels, and stored adapters (``fused``) to have the architecture ``config.adapter``.
 
     Raises:

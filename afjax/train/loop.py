@@ -64,11 +64,11 @@ class Run(Protocol):
         ...
 
     def to_checkpoint(self, tree: Tree) -> Tree:
-        """Converts a state or trained tree to checkpoint shapes, without head padding."""
+        """Converts a state or trained tree to checkpoint shapes, without head padding. By default, these are equal."""
         return tree
 
     def from_checkpoint(self, tree: Tree) -> Tree:
-        """Converts a state or trained tree from checkpoint shapes to training shapes."""
+        """Converts a state or trained tree from checkpoint shapes to training shapes. By default, these are equal."""
         return tree
 
     def step(self, state: State, batch: Batch, learning_rate: float) -> tuple[State, dict[str, Any]]:

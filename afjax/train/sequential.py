@@ -88,6 +88,7 @@ def train_sequential(
     """
     check_types(trunk, method, Method, config, options)
     rows = check_several(tasks, data, config)
+    names = {task: options.name_of(task.name) for task in rows}
     dev_rows = {task.name: splits["dev"] for task, splits in rows.items()}
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
@@ -100,7 +101,7 @@ def train_sequential(
             workdir=folder,
             method=method,
             config=_own_weights(config, splits["train"].label_names),
-            options=dataclasses.replace(options, name=options.name_of(task.name)),
+            options=dataclasses.replace(options, name=names[task]),
         )
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}

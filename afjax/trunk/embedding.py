@@ -232,7 +232,7 @@ class TextEncoder(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PlainEncoder:
-    """An :class:`TextEncoder` that is a trunk without adapters."""
+    """A :class:`TextEncoder` that is a trunk without adapters."""
 
     trunk: TrunkConfig
 

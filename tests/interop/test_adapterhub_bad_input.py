@@ -393,16 +393,19 @@ def test_invalid_max_length_of_a_head_is_refused(bert: Folders, tmp_path: Path, 
     refused(bert, tmp_path / "out", tmp_path / "store", f"max_length is {max_length!r}")
 
 
-def test_label_names_of_a_head_must_agree(bert: Folders, tmp_path: Path) -> None:
+def test_label_names_of_the_library_replace_those_of_the_task(bert: Folders, tmp_path: Path) -> None:
     head = Path(shutil.copytree(bert.root / "heads/two_layers/safetensors", tmp_path / "head"))
     import_adapterhub(head, tmp_path / "first", trunk=bert.trunk)
     export_adapterhub(tmp_path / "first", "two_layers", tmp_path / "out")
     path = tmp_path / "out/head_config.json"
     labels = list(json.loads(path.read_text())["config"]["label2id"])
     change_json(path, lambda values: values["afjax"]["task"].update(labels=labels[::-1]))
-    refused(bert, tmp_path / "out", tmp_path / "store", "config", "afjax.config", "disagree")
+    import_adapterhub(tmp_path / "out", tmp_path / "changed", trunk=bert.trunk)
     change_json(path, lambda values: values["afjax"]["task"].update(labels=labels))
-    import_adapterhub(tmp_path / "out", tmp_path / "store", trunk=bert.trunk)
+    import_adapterhub(tmp_path / "out", tmp_path / "same", trunk=bert.trunk)
+    changed, same = (store.read_manifest(tmp_path / name, "heads", "two_layers") for name in ("changed", "same"))
+    assert list(changed.labels) == list(same.labels) == labels
+    assert (changed.task["labels"], same.task["labels"]) == ([], labels)
 
 
 def test_interrupted_import_leaves_nothing_in_the_store(

@@ -24,7 +24,7 @@ from afjax.interop.adapterhub.adapters import own_adapter, read_adapter, write_a
 from afjax.interop.adapterhub.families import library_family
 from afjax.interop.adapterhub.files import ADAPTER, FUSION, HEAD, OWN, Files, Part, envelope, read_part, write_part
 from afjax.interop.adapterhub.fusion import fusion_settings, own_fusion, read_fusion, write_fusion
-from afjax.interop.adapterhub.heads import head_settings, own_head, read_head, write_head
+from afjax.interop.adapterhub.heads import own_head, read_head, write_head
 from afjax.interop.facts import without_paths
 from afjax.interop.heads import HeadRecord
 from afjax.trees import Tree, flatten, unflatten
@@ -353,10 +353,10 @@ def test_artifacts_without_a_counterpart_in_the_library_are_refused(bert: Folder
 def test_number_of_choices_must_suit_the_head(kind: Any, num_choices: int) -> None:
     task = TaskConfig(name="t", kind=kind)
     with pytest.raises(UserError, match=r"--num_choices"):
-        head_settings(HeadConfig(pooling="first"), task, ("a", "b"), num_choices, "scores")
+        write_head(HeadConfig(pooling="first"), {}, "scores", task, ("a", "b"), num_choices)
 
 
-@pytest.mark.parametrize("name", ["a.b", "train", "type"])
+@pytest.mark.parametrize("name", ["a.b", "train", "type", "_modules"])
 def test_names_that_pytorch_refuses_are_refused(bert: Folders, tmp_path: Path, name: str) -> None:
     draft = store.Draft("adapters", name, {"a": np.zeros(1, np.float32)}, config={}, trunk=bert.trunk.identity())
     store.save(tmp_path / "store", draft)

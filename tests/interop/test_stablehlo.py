@@ -211,7 +211,7 @@ def test_command_writes_a_file_and_its_description(
 
 def test_description_contains_the_settings_of_predictions() -> None:
     task = TaskConfig(name="topics", kind="multi_label", multi_label=MultiLabelConfig(threshold=0.25))
-    assert prediction_settings(task) == {"multi_label": {"separator": "|", "threshold": 0.25, "tune_threshold": False}}
+    assert prediction_settings(task) == {"multi_label": {"threshold": 0.25}}
     span = prediction_settings(TaskConfig(name="squad", kind="span", span=SpanConfig(no_answer=True)))["span"]
     assert (span["no_answer"], span["no_answer_threshold"], span["max_answer_length"]) == (True, 0.0, 30)
     assert prediction_settings(TaskConfig(name="rte")) == {}

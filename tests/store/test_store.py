@@ -181,7 +181,11 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path: pathlib.Path, na
         ({"ffn": {}}, "no parameters"),
         ({"ffn": {"kernel": np.array("x")}}, "ffn/kernel"),
         ({"ffn": [np.zeros(2)]}, "list"),
-        ({"a.b": np.zeros(2)}, "'a.b'"),
+        ({"ffn": {"kernel": np.zeros((0, 2))}}, "ffn/kernel"),
+        ({"ffn": None}, "ffn"),
+        ({"a.b": np.zeros(2), "a": {"b": np.zeros(2)}}, "a.b"),
+        ([np.zeros(2)], "list"),
+        ({"a\\b": np.zeros(2)}, "a"),
         ({"ffn": {"a/b": np.zeros(2)}}, "'a/b'"),
         ({0: np.zeros(2)}, "0"),
     ],
@@ -191,6 +195,12 @@ def test_trees_that_cannot_be_restored_are_refused(tmp_path: pathlib.Path, param
         save(tmp_path / "store", params)
     assert has_facts(str(raised.value), 'adapter "rte"', fact)
     assert not (tmp_path / "store").exists()
+
+
+def test_keys_with_dots_and_numbers_are_restored(tmp_path: pathlib.Path) -> None:
+    save(tmp_path, {"layer.0": {"scale": 0.5}, "on": True})
+    loaded = store.load(tmp_path, "adapters", "rte").params
+    assert (float(loaded["layer.0"]["scale"]), bool(loaded["on"])) == (0.5, True)
 
 
 def test_unknown_kind_is_refused(saved: pathlib.Path) -> None:

@@ -19,7 +19,7 @@ from afjax.errors import UserError
 from afjax.model.setup import single_setup
 from afjax.model.task_model import TaskModel
 from afjax.storage.paths import cache_folder
-from afjax.train.arguments import check_tasks
+from afjax.train.arguments import check_several
 from afjax.train.fusion import train_fusion
 from afjax.train.multitask import train_multitask
 from afjax.train.options import RunOptions
@@ -94,8 +94,24 @@ def test_tasks_of_the_wrong_type_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_tasks_can_come_from_a_generator(task: TaskConfig) -> None:
-    assert check_tasks(each for each in [task]) == (task,)
+def test_tasks_can_come_from_a_generator(task: TaskConfig, rows: Mapping[str, Rows]) -> None:
+    assert list(check_several((each for each in [task]), {task.name: rows}, TrainConfig())) == [task]
+
+
+def test_sequence_with_an_unsuitable_name_is_refused_before_training(
+    tiny_trunk: Trunk, task: TaskConfig, rows: Mapping[str, Rows], tmp_path: Path
+) -> None:
+    later = dataclasses.replace(task, name="l" * 60)
+    with pytest.raises(UserError) as refused:
+        train_sequential(
+            tiny_trunk,
+            [task, later],
+            {task.name: rows, later.name: rows},
+            workdir=tmp_path / "run",
+            options=RunOptions(name="n" * 200),
+        )
+    assert has_facts(str(refused.value), "261 bytes", "limit is 236")
+    assert not (tmp_path / "run").exists()
 
 
 def test_sequence_with_an_unsuitable_metric_is_refused_before_training(

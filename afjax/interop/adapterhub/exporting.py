@@ -37,7 +37,7 @@ from afjax.store import Artifact, Manifest
 Kind = Literal["adapter", "fusion", "head"]
 # Maximum length of a file name in bytes.
 _MAX_FILE_NAME = 255
-# Names that ``torch.nn.ModuleDict`` (PyTorch 2.13) refuses for its modules.
+# Names that ``torch.nn.ModuleDict`` (PyTorch 2.13) refuses for its modules, except those that begin with "_".
 _MODULE_ATTRIBUTES = frozenset(
     "T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double "
     "dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu items "
@@ -229,9 +229,9 @@ class _Writer:
             raise UserError(
                 f'The name "{name}" contains a dot, which PyTorch module names cannot contain; rename the artifact.'
             )
-        if name in _MODULE_ATTRIBUTES:
+        if kind != "fusion" and (name in _MODULE_ATTRIBUTES or name.startswith("_")):
             raise UserError(
-                f'The library cannot load an artifact named "{name}", because PyTorch\'s ModuleDict has an attribute '
-                "with this name; rename the artifact."
+                f'The library cannot load an artifact named "{name}", because PyTorch\'s ModuleDict has its own '
+                "attributes with such names; rename the artifact."
             )
         return store.load(self.store_folder, kind, name)

@@ -138,8 +138,8 @@ def read_part(folder: Path, files: Files, trunk: TrunkConfig) -> Part:
         )
     if all((folder / name).exists() for name in (files.safetensors, files.pickled)):
         raise UserError(
-            f"{folder} has both {files.safetensors} and {files.pickled}, which may differ; remove the older file. The "
-            "adapters library does not remove the file of the other format when it saves."
+            f"{folder} has both {files.safetensors} and {files.pickled}, which may differ. Copy the folder and "
+            "remove the older file from the copy. (The library keeps a file of the other format when it saves.)"
         )
     tensors = read_tensors(folder, safetensors=files.safetensors, pickled=files.pickled)
     return Part(envelope, tensors, str(path), library)

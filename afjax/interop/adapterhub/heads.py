@@ -5,6 +5,7 @@ except the last. Its linear layers therefore have the indices 1, 4, 7, ..., or 1
 static head is the built-in head of a Hugging Face model and keeps that model's tensor names.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,9 +73,9 @@ def read_head(part: Part, name: str, trunk: Trunk) -> tuple[HeadRecord, Tree]:
         config = stored_head(own_fields.get("config", {}), f"{part.where}: {OWN}.config")
         task = from_dict(TaskConfig, own_fields.get("task", {}), f"{part.where}: {OWN}.task")
         choices = settings.get("num_choices")
-        same_labels = not task.labels or task.labels == labels
-        expected = {**settings, "label2id": _label_ids(labels)}
-        if not same_labels or head_settings(config, task, labels, choices, part.name) != expected:
+        # The task's label names only apply to the recorded labels.
+        task = dataclasses.replace(task, labels=task.labels if task.labels == labels else ())
+        if head_settings(config, task, labels, choices, part.name) != {**settings, "label2id": _label_ids(labels)}:
             raise UserError(f'{part.where}: config and {OWN}.config disagree; remove "{OWN}" if config is correct.')
     tensors = _tensors(part, modules, outputs, trunk.config)
     max_length = own_fields.get("max_length", min(_DEFAULT_LENGTH, trunk.config.max_length))
@@ -98,6 +99,13 @@ def write_head(
     Raises:
       UserError: The library does not support the head, or the number of choices is unknown or does not apply.
     """
+    if num_choices is not None:
+        if task.kind != "multiple_choice":
+            raise UserError(f'--num_choices is for multiple-choice heads; the head "{name}" is for {task.kind}.')
+        if labels and num_choices != len(labels):
+            raise UserError(f'The head "{name}" has {len(labels)} named choices; remove --num_choices={num_choices}.')
+        if num_choices < 1:
+            raise UserError(f"--num_choices is {num_choices}; it must be at least 1.")
     settings = head_settings(config, task, labels, num_choices, name)
     modules = [f"heads.{name}.{3 * number + 1}" for number in range(settings["layers"])]
     return settings, head_tensors(tree, task.scale, modules)
@@ -109,7 +117,7 @@ def head_settings(
     """Converts a head's config and task to the library's settings.
 
     Raises:
-      UserError: The library does not support the head, or the number of choices is unknown or does not apply.
+      UserError: The library does not support the head, or the number of choices is unknown.
     """
     pooled = TASK_KINDS[task.kind].reads == "pooled"
     if pooled and config.pooling != "first":
@@ -134,17 +142,13 @@ def head_settings(
     if pooled:
         settings["use_pooler"] = config.pooler == "trunk"
     if task.kind == "multiple_choice":
-        choices = len(labels) if num_choices is None else num_choices
-        if labels and choices != len(labels):
-            raise UserError(f'The head "{name}" has {len(labels)} named choices; remove --num_choices={choices}.')
-        if choices < 1:
+        choices = num_choices or len(labels)
+        if not choices:
             raise UserError(
                 f'The head "{name}" does not record the number of choices per row, which AdapterHub requires; set it '
-                "with --num_choices, at least 1."
+                "with --num_choices."
             )
         return {**settings, "num_choices": choices}
-    if num_choices is not None:
-        raise UserError(f'--num_choices is for multiple-choice heads; the head "{name}" is for {task.kind}.')
     settings["num_labels"] = TASK_KINDS[task.kind].num_outputs(labels)
     return {**settings, "bias": True} if pooled else settings
 
