@@ -103,7 +103,7 @@ def load_experiment(
         values["tasks"] = [_named(name, task, needs_data=reads_rows) for name, task in tasks.items()]
     if "task" in values:
         values["task"] = _with_data_dir(values["task"], needs_data=reads_rows)
-    given_adapter = values.get("adapter")
+    given_adapter = values.get("adapter", {})
     if isinstance(given_adapter, Mapping):
         values["adapter"] = _with_preset(given_adapter)
     try:
@@ -222,17 +222,16 @@ def _with_preset(adapter: Mapping[str, Any]) -> dict[str, Any]:
     return {**to_dict(ADAPTER_PRESETS[name]), **settings}
 
 
-def _advice_on_preset(adapter: Any) -> str:
+def _advice_on_preset(adapter: Mapping[str, Any]) -> str:
     """Returns the presets to choose from if ``kind`` is set in addition to a preset of another kind."""
-    if not isinstance(adapter, Mapping) or "preset" not in adapter or "kind" not in adapter:
-        return ""
-    preset, kind = ADAPTER_PRESETS[adapter["preset"]], adapter["kind"]
-    names = [name for name, other in ADAPTER_PRESETS.items() if other.kind == kind and preset.kind != kind]
-    if not names:
-        return ""
+    name, kind = adapter.get("preset"), adapter.get("kind")
+    preset = ADAPTER_PRESETS.get(str(name))
+    names = [other for other, config in ADAPTER_PRESETS.items() if preset and config.kind == kind != preset.kind]
+    choices = " or ".join(names)
     return (
-        f" The config's preset {adapter['preset']} is of the kind {preset.kind}; for the kind {kind}, set "
-        f"--config.adapter.preset={' or '.join(names)}."
+        f" The config's preset {name} is not of the kind {kind}; set --config.adapter.preset={choices}."
+        if names
+        else ""
     )
 
 
