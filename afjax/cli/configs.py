@@ -104,7 +104,7 @@ def load_experiment(
     if "task" in values:
         values["task"] = _with_data_dir(values["task"], needs_data=reads_rows)
     given_adapter = values.get("adapter", {})
-    if isinstance(given_adapter, Mapping):
+    if given_adapter and isinstance(given_adapter, Mapping):
         values["adapter"] = _with_preset(given_adapter)
     try:
         return from_dict(ExperimentConfig, values)
