@@ -162,8 +162,8 @@ def _host_tree(draft: Draft) -> Tree:
     if not isinstance(draft.params, Mapping):
         raise UserError(f"{where} has a {type(draft.params).__name__} as parameters; pass nested mappings of arrays.")
     for key in _keys(draft.params):
-        if not isinstance(key, str) or not key.isprintable() or not key or {*key} & {*"/\\"}:
-            raise UserError(f"{where} has the key {key!r}; keys must be printable text without slashes.")
+        if not isinstance(key, str) or not key.isprintable() or key in ("", ".", "..") or {*key} & {*"/\\"}:
+            raise UserError(f"{where} has the key {key!r}; a key must be printable text that can name a file.")
     tree = map_with_path(host_array, draft.params)
     paths = [path.replace("/", ".") for path in flatten(tree)]
     if not paths:

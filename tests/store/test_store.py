@@ -185,6 +185,7 @@ def test_bad_names_are_refused_and_nothing_is_written(tmp_path: pathlib.Path, na
         ({"ffn": None}, "ffn"),
         ({"a.b": np.zeros(2), "a": {"b": np.zeros(2)}}, "a.b"),
         ([np.zeros(2)], "list"),
+        ({"..": np.zeros(2)}, "'..'"),
         ({"a\\b": np.zeros(2)}, "a"),
         ({"ffn": {"a/b": np.zeros(2)}}, "'a/b'"),
         ({0: np.zeros(2)}, "0"),

@@ -37,7 +37,7 @@ from afjax.store import Artifact, Manifest
 Kind = Literal["adapter", "fusion", "head"]
 # Maximum length of a file name in bytes.
 _MAX_FILE_NAME = 255
-# Names that ``torch.nn.ModuleDict`` (PyTorch 2.13) refuses for its modules, except those that begin with "_".
+# Names that ``torch.nn.ModuleDict`` (PyTorch 2.13) refuses for its modules. Names with a leading "_" are not listed.
 _MODULE_ATTRIBUTES = frozenset(
     "T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda double "
     "dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu items "
