@@ -26,7 +26,7 @@ from afjax.train.multitask_step import (
     stack_tasks,
 )
 from afjax.train.optimizer import make_optimizer, step_settings
-from afjax.train.single_run import split_params, without_trunk
+from afjax.train.run_params import split_params, without_trunk
 from afjax.train.stack import jit_step_together
 from afjax.train.step import State, init_state, jit_step, make_eval_step, make_train_step
 from afjax.trees import Tree, merge

@@ -32,19 +32,11 @@ from afjax.train.multitask_step import (
 )
 from afjax.train.optimizer import without_inputs
 from afjax.train.planning import plan_lengths
+from afjax.train.run_params import count_passes, shared_trunk, split_params, trains_layers
 from afjax.train.sampling import draw_tasks
 from afjax.train.shared import Shared
-from afjax.train.single_run import (
-    batches_from,
-    count_passes,
-    dev_scores,
-    scale_labels,
-    shared_trunk,
-    split_params,
-    step_inputs,
-    trains_layers,
-)
 from afjax.train.step import State, dropout_key, jit_init, jit_step, run_step
+from afjax.train.task_batches import batches_from, dev_scores, scale_labels, step_inputs
 from afjax.trees import Tree
 
 # The name of the drawn task's adapter and head in the model.

@@ -19,7 +19,7 @@ from afjax.storage.json_files import read_json
 from afjax.storage.paths import as_path
 from afjax.storage.writing import write_json
 from afjax.train.record import TRAINED, folder_error
-from afjax.train.single_run import map_layers
+from afjax.train.run_params import map_layers
 from afjax.train.workdir import RESULT
 from afjax.trees import Tree, tree_digest
 from afjax.trunk.hugging_face import without_unused

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,21 +11,21 @@ from jax.sharding import Mesh
 
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
-from afjax.data.batches import Batch, Batching, batches_per_epoch, train_batches
+from afjax.data.batches import Batch, Batching, batches_per_epoch
 from afjax.data.lengths import PaddedLengths
 from afjax.data.over_rows import jit_eval_step, over_rows
 from afjax.data.tokenization import TokenizedRows
-from afjax.distributed.sharding import host_rows, shard, shard_batch
+from afjax.distributed.sharding import shard
 from afjax.model.model import Model
 from afjax.model.names import common_names, renamed, reversed_names, with_common_names
 from afjax.model.setup import Setup
 from afjax.tasks.class_loss import ClassLoss
-from afjax.tasks.scores import split_scores
 from afjax.train.loop import Run
 from afjax.train.optimizer import StepSettings, make_optimizer, step_settings, without_inputs
 from afjax.train.padded_heads import pad_labels, padded_outputs, with_outputs
 from afjax.train.planning import plan_lengths
-from afjax.train.shared import TRUNKS, Shared
+from afjax.train.run_params import count_passes, shared_trunk, split_params, trains_layers
+from afjax.train.shared import Shared
 from afjax.train.step import (
     State,
     TrainStep,
@@ -37,9 +37,8 @@ from afjax.train.step import (
     make_train_step,
     run_step,
 )
+from afjax.train.task_batches import batches_from, dev_scores, scale_labels, step_inputs
 from afjax.trees import Tree, merge
-from afjax.trunk.encoder import cast_trunk
-from afjax.trunk.layers import fastest_form
 
 
 class SingleRun(Run):
@@ -187,98 +186,3 @@ class Programs:
 def _compile(step: TrainStep, model: Model, state: State, mesh: Mesh) -> Programs:
     """Compiles the programs for states with the shapes and shardings of ``state``."""
     return Programs(step, jit_step(step, state, mesh), jit_eval_step(make_eval_step(model), mesh))
-
-
-def shared_trunk(frozen: Tree, trunk: Tree, mesh: Mesh, shared: Shared) -> Tree:
-    """Copies a frozen tree to the mesh.
-
-    Runs that freeze the same leaves of the same trunk share one copy.
-
-    Args:
-      frozen: The frozen tree.
-      trunk: The trunk's whole tree, which identifies it.
-      mesh: The devices.
-      shared: Keeps the copies.
-    """
-    leaves, structure = jax.tree.flatten(frozen["trunk"])
-    # The value holds a reference to the trunk, so that its id is not reused.
-    key = (id(trunk), structure, tuple(leaf.dtype for leaf in leaves), mesh)
-    # A leaf's sharding depends on its whole path, which begins with "trunk".
-    unplaced = {"trunk": frozen["trunk"]}
-    _, placed = shared.once("frozen trunk", key, lambda: (trunk, shard(unplaced, mesh)), capacity=TRUNKS)
-    return {**placed, **shard(without_trunk(frozen), mesh)}
-
-
-def without_trunk(frozen: Tree) -> Tree:
-    """Returns the parts of a frozen tree that runs do not share."""
-    return {root: tree for root, tree in frozen.items() if root != "trunk"}
-
-
-def split_params(setup: Setup, params: Tree) -> tuple[Tree, Tree]:
-    """Splits parameters into a trained and a frozen tree, in the fastest layout.
-
-    The frozen leaves of the trunk are cast to the model's dtype.
-    """
-    model = setup.model
-    params = map_layers(params, functools.partial(fastest_form, scan=model.scan_layers))
-    trained, frozen = setup.split(params)
-    if "trunk" in frozen and model.dtype:
-        frozen = {**frozen, "trunk": cast_trunk(frozen["trunk"], model.dtype)}
-    if model.fusion_name and "adapters" not in trained:
-        frozen = model.with_bank(frozen)
-    return trained, frozen
-
-
-def trains_layers(setup: Setup, frozen: Tree) -> bool:
-    """Checks whether a setup trains layers of the trunk, and not only its LayerNorms."""
-    return bool(setup.top_k) or "embeddings" not in frozen.get("trunk", {})
-
-
-def count_passes(setup: Setup, trained: Tree, frozen: Tree) -> int:
-    """Returns the cost of a training step in forward passes of the trunk.
-
-    The gradients with respect to activations take as many operations as a forward pass, and so do the gradients with
-    respect to the trunk's weights. If only a head is trained, neither are computed.
-    """
-    if not any(trained.get(root) for root in ("trunk", "adapters", "fusion")):
-        return 1
-    return 3 if trains_layers(setup, frozen) else 2
-
-
-def map_layers(params: Tree, function: Callable[[Tree], Tree]) -> Tree:
-    """Applies a function to the trunk's ``layers`` and ``top_layers``, if any."""
-    trunk = params.get("trunk", {})
-    layers = {name: function(tree) for name, tree in trunk.items() if name in ("layers", "top_layers")}
-    return {**params, "trunk": {**trunk, **layers}} if layers else params
-
-
-def batches_from(step: int, rows: TokenizedRows, batching: Batching, seed: int, mesh: Mesh) -> Iterator[Batch]:
-    """Yields this host's part of a task's train batches from a step onwards, indefinitely.
-
-    Each epoch reshuffles the rows.
-    """
-    epoch, start = divmod(step, batches_per_epoch(len(rows), batching.batch_size))
-    part = host_rows(batching.batch_size, mesh)
-    while True:
-        yield from train_batches(rows, batching, seed=seed, epoch=epoch, start=start, part=part)
-        epoch, start = epoch + 1, 0
-
-
-def step_inputs(batch: Batch, batch_size: int, mesh: Mesh) -> dict[str, jax.Array]:
-    """Copies a batch, without its row numbers, to the mesh."""
-    return shard_batch(device_arrays(batch), batch_size, mesh)
-
-
-def device_arrays(batch: Batch) -> Batch:
-    """Returns a batch without its row numbers, which the step does not use."""
-    return {name: array for name, array in batch.items() if name != "rows"}
-
-
-def scale_labels(batch: Batch, task: TaskConfig) -> Batch:
-    """Divides a regression task's labels by the task's scale, as the loss expects."""
-    return batch if task.scale == 1.0 else {**batch, "labels": batch["labels"] / np.float32(task.scale)}
-
-
-def dev_scores(logits: np.ndarray, dev: TokenizedRows, task: TaskConfig) -> dict[str, float]:
-    """Computes every metric of a dev split from a model's logits."""
-    return split_scores(logits if task.scale == 1.0 else logits * task.scale, dev, task)

@@ -19,8 +19,10 @@ from jaxtyping import Bool
 from afjax.data.batches import Batch
 from afjax.distributed.sharding import batch_sharding, replicated, stacked, tree_sharding
 from afjax.train.optimizer import StepSettings
-from afjax.train.single_run import SingleRun, device_arrays, without_trunk
+from afjax.train.run_params import without_trunk
+from afjax.train.single_run import SingleRun
 from afjax.train.step import SlotState, State, TrainStep, state_tree
+from afjax.train.task_batches import device_arrays
 from afjax.trees import Tree, merge
 
 Scalars = Mapping[str, Any]

@@ -28,7 +28,7 @@ from afjax.model.model import Model
 from afjax.model.partition import Rule, label, preset, split, split_layers
 from afjax.model.setup import Setup
 from afjax.train.optimizer import make_optimizer, step_settings
-from afjax.train.single_run import split_params
+from afjax.train.run_params import split_params
 from afjax.train.step import init_state, make_train_step
 from afjax.trees import Tree, count, flatten, merge, tree_digest
 from afjax.trunk.config import TrunkConfig
