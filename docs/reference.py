@@ -19,7 +19,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from afjax.cli.commands.configs import show_lines
-from afjax.cli.configs import builtin_configs
+from afjax.cli.config_files import builtin_configs
 from afjax.cli.main import make_parser
 from afjax.cli.settings_help import settings_text
 

@@ -14,7 +14,8 @@ from etils import epath
 
 from afjax import store
 from afjax.analysis.cells import parse_seeds
-from afjax.cli.configs import argument_settings, check_used, load_experiment, run_config_file, split_arguments
+from afjax.cli.config_files import argument_settings, run_config_file, split_arguments
+from afjax.cli.experiments import check_used, load_experiment
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict

@@ -11,7 +11,7 @@ from typing import Any
 
 from etils import epath
 
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.cli.explain import explain
 from afjax.cli.stored_model import set_up_libraries
 from afjax.cli.sweep_plan import Run, Sweep, part_of, run_folder

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.cli.explain import explain, explained_memory_error
 from afjax.cli.result_lines import result_lines
 from afjax.cli.run_output import RunOutput

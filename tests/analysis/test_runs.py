@@ -19,7 +19,7 @@ from afjax.analysis.missing import command
 from afjax.analysis.runs import collect
 from afjax.analysis.tables import make_grid, make_table
 from afjax.analysis.workdirs import find_folders
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.cli.main import make_parser
 from afjax.config.adapters import LoraConfig
 from afjax.config.experiment import ExperimentConfig

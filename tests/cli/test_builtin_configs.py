@@ -11,7 +11,8 @@ import setuptools
 from facts import has_facts
 
 from afjax import store
-from afjax.cli.configs import builtin_configs, load_experiment
+from afjax.cli.config_files import builtin_configs
+from afjax.cli.experiments import load_experiment
 from afjax.cli.main import main
 from afjax.cli.settings_help import settings_text
 from afjax.cli.sweep_plan import plan

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from facts import has_facts
 
-from afjax.cli.configs import argument_settings, load_experiment, unused_adapter_lines
+from afjax.cli.config_files import argument_settings
+from afjax.cli.experiments import load_experiment, unused_adapter_lines
 from afjax.config.adapters import ADAPTER_PRESETS, AdapterConfig, PalConfig
 from afjax.config.experiment import ExperimentConfig
 from afjax.config.from_dict import to_dict
@@ -125,7 +126,7 @@ def test_path_may_contain_colons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert load(SMALL, folder).task.name == "rte"
     # A path on an object store is not a local one.
     opened: list[str] = []
-    monkeypatch.setattr("afjax.cli.configs.open_path", lambda given: opened.append(given) or path)
+    monkeypatch.setattr("afjax.cli.config_files.open_path", lambda given: opened.append(given) or path)
     assert load_experiment("gs://bucket/run/config.json") == config
     assert opened == ["gs://bucket/run/config.json"]
 

@@ -34,7 +34,7 @@ from afjax import store
 from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
 from afjax.analysis.workdirs import find_experiments
 from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs, sweep_training, sweep_workers
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
 from afjax.distributed import parts

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from afjax import store
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.config.from_dict import to_dict
 from afjax.errors import UserError
 from afjax.train.experiment import run_experiment

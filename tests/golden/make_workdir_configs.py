@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.config.from_dict import to_dict
 
 # Configs that need no data files.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.config.tasks import SpanConfig, TaskConfig
 from afjax.errors import UserError
 from afjax.tasks.by_name import find_task, task_from_source

@@ -17,7 +17,7 @@ from etils import epath
 from facts import has_facts
 
 from afjax import store
-from afjax.cli.configs import load_experiment
+from afjax.cli.experiments import load_experiment
 from afjax.cli.sweep_plan import Sweep, plan
 from afjax.config.adapters import AdapterConfig
 from afjax.config.defaults import LEARNING_RATES

@@ -30,7 +30,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def list_lines() -> list[str]:
     """Lists the built-in configs with their descriptions and arguments."""
-    from afjax.cli.configs import builtin_configs
+    from afjax.cli.config_files import builtin_configs
 
     lines = []
     for name in builtin_configs():
@@ -53,7 +53,7 @@ def show_lines(given: str) -> list[str]:
 
 def _described(given: str) -> tuple[Path, str, list[str]]:
     """Returns a config's file, its docstring, and its arguments as ``name=default``."""
-    from afjax.cli.configs import config_function
+    from afjax.cli.config_files import config_function
 
     path, get_config = config_function(given)
     arguments = []

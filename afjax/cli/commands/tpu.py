@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from afjax.cli.configs import check_used, load_experiment, unused_adapter_lines
+    from afjax.cli.experiments import check_used, load_experiment, unused_adapter_lines
     from afjax.tpu import chips, plan, report
 
     topology = chips.parse_topology(arguments.topology)

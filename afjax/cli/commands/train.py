@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    from afjax.cli.configs import check_used, load_experiment, unused_adapter_lines
+    from afjax.cli.experiments import check_used, load_experiment, unused_adapter_lines
     from afjax.cli.result_lines import result_lines
     from afjax.distributed import hosts
     from afjax.distributed.preemption import stopping_between_runs
