@@ -24,7 +24,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.html import Markup, tag
 from afjax.errors import UserError
 from afjax.storage.writing import check_output
-from afjax.train.experiment import write_forgetting
+from afjax.train.experiment_runs import write_forgetting
 from afjax.train.results import Result
 
 HOSTILE = "<script>alert(1)</script>\"'&$x_$ \x00\u202eeslaf"

@@ -16,7 +16,7 @@ from afjax.config.experiment import ExperimentConfig
 from afjax.config.tasks import TaskConfig
 from afjax.config.training import TrainConfig
 from afjax.errors import UserError
-from afjax.train import experiment
+from afjax.train import experiment_runs
 from afjax.train.experiment import run_experiment
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def unfinished(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "single_training", killed)
+        patch.setattr(experiment_runs, "single_training", killed)
         with pytest.raises(Killed):
             start("first")
 
