@@ -24,7 +24,7 @@ class TrainConfig(Settings, name="train"):
     Attributes:
       learning_rate: Peak learning rate, which decays linearly to zero over the run. None uses the trained partition's
         default (``LEARNING_RATES``).
-      epochs: Passes over the train split.
+      epochs: Passes over the train split. A run has at least one step, even if ``epochs`` is 0.
       max_steps: Number of training steps. If above 0, it overrides ``epochs``.
       batch_size: Rows per step.
       max_length: Maximum tokens per row, including special tokens; longer rows are truncated.

@@ -192,16 +192,16 @@ def text_of(place: str, row: dict[str, Any], name: str) -> str:
     return text
 
 
-def check_text(place: str, text: str) -> None:
-    """Raises UserError for unpaired surrogates.
+def check_text(place: str, text: str, name: str = "text") -> None:
+    """Raises UserError for unpaired surrogates in a text, a label or a tag (``name``).
 
-    JSON can represent them, but tokenizers do not accept them.
+    JSON can represent them, but tokenizers do not accept them, and they cannot be written as UTF-8.
     """
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"{place} has a text with an unpaired surrogate; correct it or drop the row.") from error
+            raise UserError(f"{place} has a {name} with an unpaired surrogate; correct it or drop the row.") from error
 
 
 def number_labels(columns: Columns) -> np.ndarray:

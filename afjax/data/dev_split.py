@@ -63,14 +63,21 @@ def split_part(task: TaskConfig, rows: AnyRows, name: str, split: str) -> AnyRow
     if len(chosen):
         return rows.take(chosen)
     num_dev = int(is_dev.sum())
-    # Round up to hundredths for the message.
-    lowest = math.floor(100 * hashes.min() + 1) / 100
-    minimum = f" to at least {lowest:.2f}" if hashes.min() < lowest <= hashes.max() else ""
-    advice = f"change task.dev_share{minimum}, or add a dev split" if len(set(hashes)) > 1 else "add a dev split"
+    advice = f"{_advice(hashes, split)}, or add a dev split" if len(set(hashes)) > 1 else "add a dev split"
     raise UserError(
         f"The task {task.name} has no {split} rows: task.dev_share={task.dev_share:g} puts {num_dev} of "
         f"the {counted(len(rows), 'row')} of {name} into dev and {len(rows) - num_dev} into train; {advice}."
     )
+
+
+def _advice(hashes: np.ndarray, empty_split: str) -> str:
+    """Advises how to change ``dev_share`` so that neither split is empty. The share is rounded to hundredths."""
+    lowest, highest = math.floor(100 * hashes.min() + 1) / 100, math.floor(100 * hashes.max()) / 100
+    if not hashes.min() < lowest <= highest:
+        return "change task.dev_share"
+    if empty_split == "dev":
+        return f"change task.dev_share to at least {lowest:.2f}"
+    return f"change task.dev_share to at most {highest:.2f}"
 
 
 def row_hashes(rows: AnyRows) -> np.ndarray:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from afjax.config.tasks import TaskConfig
-from afjax.data.columns import Columns, is_null, is_visible, is_visible_or_blank, no_labels
+from afjax.data.columns import Columns, check_text, is_null, is_visible, is_visible_or_blank, no_labels
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.display.words import counted
@@ -68,8 +68,8 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
     The order is numerical if all names are integers, and alphabetical otherwise.
 
     Raises:
-      UserError: There are no labels, a row's label is missing or neither a string nor an integer, or two names differ
-        only in spelling.
+      UserError: There are no labels, a row's label is missing or neither a string nor an integer, a name is not valid
+        Unicode, or two names differ only in spelling.
     """
     if columns.labels is None:
         raise no_labels(columns)
@@ -81,6 +81,7 @@ def find_label_names(columns: Columns) -> tuple[str, ...]:
         counts[name] += 1
     spellings: dict[object, str] = {}
     for name, row in first_rows.items():
+        check_text(columns.places[row], name, "label")
         other = spellings.setdefault(spelling(name), name)
         if other != name:
             raise UserError(

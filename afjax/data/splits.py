@@ -111,7 +111,7 @@ class _Split(abc.ABC):
                 f"Rows were indexed with {shortened(repr(rows), 100)}; use a slice, row indices, or a boolean mask "
                 f"with {len(self)} values. Columns are attributes, such as rows.labels."
             )
-        numbers = np.atleast_1d(numbers)
+        numbers = np.atleast_1d(numbers).astype(np.int64)
         outside = numbers[(numbers < -len(self)) | (numbers >= len(self))]
         if len(outside):
             raise IndexError(f"Row {outside[0]} does not exist; the {len(self)} rows are numbered from 0.")

@@ -138,6 +138,11 @@ def split_labels(columns: Columns, separator: str) -> tuple[Columns, Int64[np.nd
         row_labels: list[Any]
         if isinstance(value, str):
             row_labels = [label.strip() for label in value.split(separator)] if value.strip() else []
+            if not all(row_labels):
+                raise UserError(
+                    f"{columns.places[row]} has an empty label in {shorten(value)}; labels are separated by "
+                    f'"{separator}", so remove the additional one.'
+                )
         elif isinstance(value, (list, tuple, np.ndarray)):
             row_labels = list(value)
         elif isinstance(value, numbers.Integral) and not isinstance(value, bool):

@@ -146,6 +146,7 @@ def _tags(place: str, value: Any, *, empty: bool = False) -> tuple[str, ...]:
                 f'{place} has the tag {shorten(tag)} (number {number}); a tag must be "{OUTSIDE}", or B, I, E or S '
                 'with a type, such as "B-person".'
             )
+        check_text(place, tag, "tag")
     return tuple(tags)
 
 

@@ -30,7 +30,6 @@ from afjax.storage.json_files import json_digest, read_json
 from afjax.storage.locking import only_holder
 from afjax.storage.paths import file_error, is_remote
 from afjax.storage.writing import write_json
-from afjax.trees import flatten
 from afjax.trunk.pretrained import Trunk
 
 RECORD = "run.json"
@@ -217,13 +216,18 @@ def check_record(folder: epath.Path, inputs: Mapping[str, str]) -> None:
             raise UserError(f"Another process has meanwhile begun a different run in {folder}; choose another workdir.")
 
 
+def has_run(folder: epath.Path) -> bool:
+    """Whether a folder holds a run, finished or not."""
+    return has_checkpoint(folder) or (folder / RECORD).exists()
+
+
 def discard_run(folder: epath.Path) -> None:
     """Deletes the files that training wrote into a run's folder, and nothing else.
 
     A folder without a run is left unchanged, because its files may be the user's. The record is deleted last: if the
     process is killed meanwhile, no checkpoint is left without its record.
     """
-    if not (has_checkpoint(folder) or (folder / RECORD).exists()):
+    if not has_run(folder):
         return
     failed = [entry.name for entry in folder.iterdir() if entry.name.startswith("not_finite_step_")]
     for name in (*_FOLDERS, *failed):
@@ -375,14 +379,19 @@ def by_path(values: Mapping[str, Any]) -> dict[str, Any]:
     Lists of mappings are flattened too.
     """
 
-    def as_tree(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: as_tree(item) for key, item in value.items()}
-        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            return {str(index): as_tree(item) for index, item in enumerate(value)}
-        return value
+    found: dict[str, Any] = {}
 
-    return {path.replace("/", "."): value for path, value in flatten(as_tree(values)).items()}
+    def visit(value: Any, path: tuple[str, ...]) -> None:
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            value = {str(index): item for index, item in enumerate(value)}
+        if isinstance(value, Mapping):
+            for key in sorted(value):
+                visit(value[key], (*path, key))
+        else:
+            found[".".join(path)] = value
+
+    visit(values, ())
+    return found
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from afjax.config.training import TrainConfig
 from afjax.data.splits import AnyRows
 from afjax.display.terminal import print_line
 from afjax.distributed.hosts import all_hosts_or_raise, is_first_host
+from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import open_path
@@ -23,7 +24,7 @@ from afjax.storage.writing import write_json
 from afjax.train.arguments import check_several, check_types
 from afjax.train.inputs import task_settings
 from afjax.train.options import RunOptions
-from afjax.train.record import plain
+from afjax.train.record import discard_run, has_run, plain
 from afjax.train.single import train_single
 from afjax.trees import tree_digest
 from afjax.trunk.pretrained import Trunk
@@ -90,10 +91,17 @@ def train_sequential(
     rows = check_several(tasks, data, config)
     names = {task: options.name_of(task.name) for task in rows}
     dev_rows = {task.name: splits["dev"] for task, splits in rows.items()}
+    folders = [open_path(workdir) / f"{number}-{task.name}" for number, task in enumerate(rows, start=1)]
+    with all_hosts_or_raise():
+        others = _other_runs(open_path(workdir), folders)
+        if others and not options.overwrite:
+            raise UserError(
+                f"The workdir {workdir} holds the run {others[0].name} of a sequence with other tasks; this run is "
+                f"{folders[_position(others[0]) - 1].name}. Choose another workdir, or overwrite the runs."
+            )
     models: dict[str, TaskModel] = {}
     scores: list[list[dict[str, float]]] = []
-    for number, (task, splits) in enumerate(rows.items(), start=1):
-        folder = open_path(workdir) / f"{number}-{task.name}"
+    for folder, (task, splits) in zip(folders, rows.items(), strict=True):
         models[task.name] = train_single(
             trunk,
             task,
@@ -103,6 +111,11 @@ def train_sequential(
             config=_own_weights(config, splits["train"].label_names),
             options=dataclasses.replace(options, name=names[task]),
         )
+        with all_hosts_or_raise():
+            # All settings have been checked now.
+            for other in others if is_first_host() else ():
+                discard_run(other)
+        others = []
         trunk = models[task.name].trunk
         models = {name: dataclasses.replace(model, trunk=trunk) for name, model in models.items()}
         # Evaluated models and their trunk keep their parameters on the devices. Evaluate copies, which are dropped
@@ -115,6 +128,24 @@ def train_sequential(
     return TaskSequence(
         {name: dataclasses.replace(model, metrics=last[name]) for name, model in models.items()}, scores
     )
+
+
+def _other_runs(workdir: epath.Path, folders: Sequence[epath.Path]) -> list[epath.Path]:
+    """Lists the runs in a workdir that have a position of a sequence but another task.
+
+    Args:
+      workdir: The sequence's folder.
+      folders: The folders of the sequence's runs, ``POSITION-TASK``.
+    """
+    entries = sorted(workdir.iterdir()) if workdir.is_dir() else []
+    others = [entry for entry in entries if 1 <= _position(entry) <= len(folders) and entry not in folders]
+    return [entry for entry in others if has_run(entry)]
+
+
+def _position(folder: epath.Path) -> int:
+    """Returns a run's position in its sequence, or 0 if the folder does not have the name of a run."""
+    number, dash, _ = folder.name.partition("-")
+    return int(number) if dash and number.isdecimal() else 0
 
 
 def _own_weights(config: TrainConfig, label_names: Sequence[str]) -> TrainConfig:

@@ -157,6 +157,16 @@ def test_suggested_share_works(tmp_path: Path) -> None:
         load_task(TaskConfig(name="t", source=str(path), dev_share=0.001))
     share = float(re.findall(r"task\.dev_share [a-z ]*([\d.e-]+)", str(caught.value))[-1])
     assert len(load_task(TaskConfig(name="t", source=str(path), dev_share=share))["dev"]) >= 1
+
+
+def test_share_that_leaves_no_train_row_is_lowered(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "reviews.csv", ["a", "bc", "d"])
+    with pytest.raises(UserError) as caught:
+        load_task(TaskConfig(name="t", source=str(path), dev_share=0.6))
+    share = float(re.findall(r"task\.dev_share to at most ([\d.]+)", str(caught.value))[-1])
+    splits = load_task(TaskConfig(name="t", source=str(path), dev_share=share))
+    assert share < 0.6
+    assert min(len(splits["train"]), len(splits["dev"])) >= 1
     same = rows_from_lists(["one", "one"], ["a", "b"])
     with pytest.raises(UserError, match="dev split"):
         divide(TaskConfig(name="t"), same, "rows")

@@ -66,6 +66,7 @@ def test_integer_labels_are_indices_if_label_names_are_given() -> None:
         (("a", True), {}, ("table:1", "True")),
         (("a|b", "a|c"), {"labels": ("a", "b")}, ("table:1", "'c'", "a, b")),
         (("a", ["b", ""]), {}, ("table:1", "no label")),
+        (("a|b", "b|"), {}, ("table:1", "empty label", "'b|'", '"|"')),
         (("a|b", "A"), {}, ("table:1", "'A'", "table:0", "'a'")),
         (("", ""), {}, ("No row", "table", "label names")),
         (([2], [0, 1, 1]), {"labels": ("a", "b", "c")}, ("table:1", "[0, 1, 1]", "1 more than once")),

@@ -321,6 +321,16 @@ def test_text_that_is_not_a_string_is_refused(tmp_path: Path, text: Any) -> None
 def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     make_folder(tmp_path, train=[*texts("a"), {"text": "\ud800", "label": "b"}])
     refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", "surrogate")
+    make_folder(tmp_path, train=[*texts("a"), {"text": "b", "label": "\ud800"}])
+    refused(TaskConfig(name="t", source=str(tmp_path)), "train", "train.jsonl:2 ", "label", "surrogate")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint64])
+def test_rows_can_be_selected_with_any_integer_dtype(dtype: Any) -> None:
+    rows = rows_from_lists([f"text {number}" for number in range(300)], ["x", "y"] * 150)
+    selected = rows[np.array([1, 127], dtype)]
+    assert isinstance(selected, Rows)
+    assert selected.text_a == ["text 1", "text 127"]
 
 
 def test_missing_split_is_refused(tmp_path: Path) -> None:

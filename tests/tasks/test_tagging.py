@@ -25,7 +25,7 @@ from afjax.data.splits import TagRows
 from afjax.data.tags import chunks, is_tag
 from afjax.errors import UserError
 from afjax.tasks import tagging
-from afjax.tasks.load import load_task, rows_from_lists, rows_from_table
+from afjax.tasks.load import load_split, load_task, rows_from_lists, rows_from_table
 from afjax.tasks.metrics import entity_counts
 from afjax.tasks.prediction_rows import read_prediction_rows
 from afjax.tasks.predictions import Entity, Predictions
@@ -180,6 +180,19 @@ def test_splits_are_read_from_conll_files(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         load_task(dataclasses.replace(TASK, source=str(tmp_path)))
     assert has_facts(str(error.value), "dev.conll:3", "B-lok", "number 2", '"B-loc"')
+
+
+def test_no_break_space_is_part_of_a_word(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("10\N{NO-BREAK SPACE}000  O\nyen O\n")
+    rows = load_split(dataclasses.replace(TASK, source=str(tmp_path)), "train")
+    assert isinstance(rows, TagRows)
+    assert rows.words_of(0) == ["10\N{NO-BREAK SPACE}000", "yen"]
+
+
+def test_tag_that_is_not_valid_unicode_is_refused() -> None:
+    with pytest.raises(UserError) as error:
+        tagging.from_lists([["a"], ["b"]], [["O"], ["B-\ud800"]], ())
+    assert has_facts(str(error.value), "texts:1", "tag", "surrogate")
 
 
 def test_entities_that_start_with_an_i_tag_are_reported() -> None:

@@ -173,6 +173,11 @@ def test_settings_missing_from_an_earlier_record_are_off() -> None:
         assert setting_differences({"train": to_dict(changed)}, given)
 
 
+def test_weights_of_labels_with_slashes_and_dots_differ() -> None:
+    slash, dot = ({"train": to_dict(TrainConfig(class_weights={label: 2.0}))} for label in ("n/a", "n.a"))
+    assert setting_differences(slash, dot)
+
+
 SETTINGS = TrainConfig(class_weights={"positive": 2.0})
 SENTIMENT = TaskConfig(name="sentiment")
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from afjax.errors import UserError
 from afjax.model.loading import load_task_model
 from afjax.tasks.load import rows_from_lists
 from afjax.train.multitask import train_multitask
+from afjax.train.options import RunOptions
+from afjax.train.record import has_run
 from afjax.train.sequential import train_sequential
 from afjax.train.shared import Shared
 from afjax.trees import flatten, tree_digest
@@ -250,6 +252,32 @@ def test_sequential_training_evaluates_earlier_tasks_again(tiny_trunk: Trunk, da
     assert [model.trunk.sha256 for model in again.models.values()] == [
         model.trunk.sha256 for model in result.models.values()
     ]
+
+
+def test_sequential_training_refuses_the_workdir_of_another_order(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:
+    def train(tasks: Sequence[TaskConfig], **options: Any) -> list[str]:
+        train_sequential(
+            tiny_trunk,
+            tasks,
+            data,
+            workdir=tmp_path,
+            method=Method(partition="head"),
+            config=dataclasses.replace(CONFIG, max_steps=2),
+            options=RunOptions(**options),
+        )
+        return sorted(folder.name for folder in tmp_path.iterdir() if has_run(folder))
+
+    first, second = TASKS[:2]
+    (tmp_path / "1-notes").mkdir()
+    names = [f"1-{first.name}", f"2-{second.name}"]
+    assert train([first, second]) == names
+    # A part of the sequence is resumed.
+    assert train([first]) == names
+    with pytest.raises(UserError) as error:
+        train([second, first])
+    assert has_facts(str(error.value), str(tmp_path), f"1-{first.name}", f"1-{second.name}", "overwrite")
+    assert train([second, first], overwrite=True) == sorted([f"1-{second.name}", f"2-{first.name}"])
+    assert (tmp_path / "1-notes").exists()
 
 
 def test_stored_scores_of_other_models_or_dev_rows_are_not_used(tiny_trunk: Trunk, data: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 They have one word and its tag per line, and blank lines between sentences.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ def conll_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[t
     """Yields ``("PATH:LINE", {"words": [...], "tags": [...]})`` for every sentence.
 
     LINE is the line of the sentence's first word. Columns are separated by tabs or, in lines without tabs, by spaces.
+    A no-break space is part of a word.
     The first column is the word and the last is the tag. If all lines have a single column, the rows have no tags.
 
     Args:
@@ -33,7 +35,7 @@ def conll_rows(path: Path | str, lines: Iterator[tuple[int, str]]) -> Iterator[t
     tags: list[str] = []
     for number, line in lines:
         stripped = line.rstrip("\r\n")
-        columns = stripped.split("\t") if "\t" in stripped else stripped.split()
+        columns = stripped.split("\t") if "\t" in stripped else re.findall("[^ ]+", stripped)
         if not stripped.strip() or columns[0] == DOCUMENT:
             if words:
                 yield _row(path, first_line, words, tags)
