@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from afjax.analysis.activations import ALL, Activations, TokenActivations
 from afjax.analysis.figures import AMOUNTS, PAGE_WIDTH, new_figure, save_figure, style
+from afjax.distributed.notes import note
 from afjax.errors import UserError
 
 # Heatmaps with at most this many columns are annotated with their values.
@@ -17,6 +18,8 @@ _TOKENS_WITH_NUMBERS = 24
 # Number of tokens that fit legibly across a page. Longer inputs are wrapped, up to _MAX_LINES lines per figure.
 _TOKENS_PER_LINE = 40
 _MAX_LINES = 24
+# The number of heatmap lines in a figure of means, above which the labels are left out.
+_MAX_ROWS = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,30 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
     depth = len(next(iter(found[0].means.values()))[ALL])
     check_layers(layers, depth)
     layers = layers or range(depth)
+    panels = _mean_panels(found, layers)
+    num_rows = sum(len(panel.rows) for panel in panels)
+    if num_rows > _MAX_ROWS and any(len(activations.num_rows) > 1 for activations in found):
+        panels = _mean_panels([_without_labels(activations) for activations in found], layers)
+        note(
+            f"The figure shows the means over all rows only, because it would need {num_rows} lines for all labels; "
+            "the CSV file has the means for each label. To draw them too, select fewer --layers."
+        )
+    lines = [
+        [activations.fusion, group, activations.num_rows[group], slot, layer, name, float(amount)]
+        for activations in found
+        for slot, groups in activations.means.items()
+        for group, means in groups.items()
+        for layer in layers
+        for name, amount in zip(activations.adapters, means[layer], strict=True)
+        if np.isfinite(amount)
+    ]
+    header = ("fusion", "rows", "num_rows", "slot", "layer", "adapter", "mean_activation")
+    labels = ("adapter", "layer" if len(found) == 1 else "fusion")
+    return _draw(panels, output, header, lines, labels=labels, amount="mean activation", cell=(0.42, 0.22))
+
+
+def _mean_panels(found: Sequence[Activations], layers: Sequence[int]) -> list[_Panel]:
+    """Makes the heatmaps of mean activations; see :func:`draw_activations`."""
     adapters = list(dict.fromkeys(name for activations in found for name in activations.adapters))
     slots = list(dict.fromkeys(slot for activations in found for slot in activations.means))
     panels: list[_Panel] = []
@@ -80,18 +107,16 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
                     own = {} if means is None else dict(zip(activations.adapters, means[layer], strict=True))
                     shares.append([own.get(name, np.nan) for name in adapters])
             panels.append(_Panel(f"layer {layer}{slot_suffix}", rows, adapters, np.array(shares)))
-    lines = [
-        [activations.fusion, group, activations.num_rows[group], slot, layer, name, float(amount)]
-        for activations in found
-        for slot, groups in activations.means.items()
-        for group, means in groups.items()
-        for layer in layers
-        for name, amount in zip(activations.adapters, means[layer], strict=True)
-        if np.isfinite(amount)
-    ]
-    header = ("fusion", "rows", "num_rows", "slot", "layer", "adapter", "mean_activation")
-    labels = ("adapter", "layer" if len(found) == 1 else "fusion")
-    return _draw(panels, output, header, lines, labels=labels, amount="mean activation", cell=(0.42, 0.22))
+    return panels
+
+
+def _without_labels(activations: Activations) -> Activations:
+    """Keeps only the means over all rows."""
+    return dataclasses.replace(
+        activations,
+        num_rows={ALL: activations.num_rows[ALL]},
+        means={slot: {ALL: groups[ALL]} for slot, groups in activations.means.items()},
+    )
 
 
 def draw_token_activations(found: TokenActivations, output: str | Path, *, layers: Sequence[int] = ()) -> list[Path]:

@@ -64,6 +64,7 @@ def open_sides(
     for name in split_words(text):
         if match := _MODEL.fullmatch(name):
             sides.append(_stored_side(name, match, load_trunk, moved, allow_mismatch))
+            _check_task(name, sides[-1], task)
             continue
         if is_remote(folder := open_path(name)):
             check_readable(folder, "workdir")
@@ -111,6 +112,15 @@ def _stored_side(
         allow_mismatch=allow_mismatch,
     )
     return Side(text, model)
+
+
+def _check_task(text: str, side: Side, task: str) -> None:
+    """Raises UserError if a stored model does not have the given task, if any."""
+    own = side.model.task.name
+    if task and task != own:
+        raise UserError(
+            f'{text} has the task {own}, but --task is "{task}"; leave out --task.{did_you_mean(task, [own])}'
+        )
 
 
 def _run_sides(folder: epath.Path, load_trunk: Callable[[str], Trunk], moved: Moved, task: str) -> list[Side]:

@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       the program reading the output has exited. ``PREEMPTED``: training was stopped by SIGTERM and saved a checkpoint
       to resume from. If training loses a host, the process exits with ``HOST_LOST`` before this returns.
     """
+    # The streams are None if the caller has closed them.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     # If TensorFlow is installed, epath would use it for gs:// and raise TensorFlow errors, which afjax does not handle.
     os.environ.setdefault("EPATH_USE_TF", "false")
     argv = sys.argv[1:] if argv is None else argv
@@ -45,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, unparsed = parser.parse_known_args(argv)
     if unknown := [argument for argument in unparsed if not argument.startswith(arguments.dotted)]:
         flag, flags = unknown[0].partition("=")[0], re.findall(r"--\w+", arguments.parser.format_help())
-        suggestion = did_you_mean(flag, flags) if flag.startswith("-") else ""
+        suggestion = did_you_mean(flag, flags) if flag.startswith("-") else _missing_equals_sign(unparsed, unknown[0])
         arguments.parser.error(f"unknown arguments: {' '.join(unknown)}.{suggestion}")
     arguments.overrides = [
         argument.removeprefix("--config.") for argument in unparsed if argument.startswith("--config.")
@@ -83,6 +86,12 @@ def _unknown_command(argv: Sequence[str], commands: Any) -> str | None:
     if not actions or len(argv) == 1 or argv[1].startswith("-") or given in actions:
         return None
     return f'"{given}" is not a command; choose from {", ".join(actions)}.{did_you_mean(given, actions)}'
+
+
+def _missing_equals_sign(arguments: Sequence[str], unknown: str) -> str:
+    """Returns advice if an unknown argument is the value of a setting without "=", as in ``--config.seed 3``."""
+    setting = arguments[max(arguments.index(unknown) - 1, 0)]
+    return f" Write {setting}={unknown}." if setting.startswith("--") and "=" not in setting else ""
 
 
 def _empty_flag(argv: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ from afjax.data.notices import blank_rows_notice
 from afjax.data.sources.files import shorten
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
-from afjax.serve.columns import ADAPTER_COLUMN, pick_inputs, pick_task_input
+from afjax.serve.columns import ADAPTER_COLUMN, pick_inputs, pick_task_input, without_adapter
 from afjax.serve.loading import find_artifact, load_routed_model
 from afjax.serve.requests import RowError
 from afjax.serve.routed_model import RoutedModel
@@ -44,7 +44,9 @@ def predict_routed(arguments: argparse.Namespace, keep: Mapping[str, str]) -> No
         raise UserError("No row names an adapter. For the trunk's embeddings, use afjax.load_trunk(...).embed.")
     routed = _load(arguments, distinct)
     tasks = [None if name is None else routed.task(name) for name in names]
-    inputs = [pick_task_input(origin, row, task) for (origin, row), task in zip(rows, tasks, strict=True)]
+    inputs = [
+        pick_task_input(origin, without_adapter(row), task) for (origin, row), task in zip(rows, tasks, strict=True)
+    ]
     _note_blank_rows([inputs])
     with _rows_named(rows):
         predictions = routed.predict(inputs, names)

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from afjax.errors import UserError
 from afjax.model.task_model import TaskModel
 from afjax.serve.batcher import Batcher, ClosedError, Part, PartOutputs, QueueFullError, TooLargeError
 from afjax.serve.bodies import parse_predict, parse_predict_all
-from afjax.serve.columns import ADAPTER_COLUMN, pick_inputs, pick_task_input
+from afjax.serve.columns import ADAPTER_COLUMN, pick_inputs, pick_task_input, without_adapter
 from afjax.serve.metrics import Metrics
 from afjax.serve.origins import OriginMiddleware
 from afjax.serve.requests import Sequences, SharedSequences, UnknownTaskError, predict_groups, predict_parts
@@ -192,10 +192,10 @@ class _Service:
             tasks = {name: self._model.task(name) for name in dict.fromkeys(names) if name is not None}
             task_of_row = [None if name is None else tasks[name] for name in names]
             inputs = [
-                pick_task_input(f"rows[{index}]", row, task)
+                pick_task_input(f"rows[{index}]", without_adapter(row), task)
                 for index, (row, task) in enumerate(zip(rows, task_of_row, strict=True))
             ]
-            return self._model.read(inputs, names)
+            return self._model.read(inputs, task_of_row)
 
         if fusion_attention:
             parts, results = await self._compute(request, self._attention_batcher, len(names), read)
@@ -205,7 +205,7 @@ class _Service:
             attention = None
         with _errors_of_outputs():
             predictions = await run_in_threadpool(predict_parts, parts, outputs, len(names), attention)
-        self._metrics.record_rows(names)
+        self._record_rows(names)
         return JSONResponse({"predictions": predictions})
 
     async def _predict_all(self, request: Request) -> Response:
@@ -215,6 +215,9 @@ class _Service:
         names = list(self._model.names) if given_names is None else given_names
         if not names:
             raise HTTPException(404, "No adapter is in service.")
+        with _http_errors(self._config.max_queue):
+            # Adapters that are removed while this request waits for a thread are still used.
+            tasks = [self._model.task(name) for name in names]
 
         def read() -> list[SharedSequences]:
             def advise(fitting: list[str]) -> str:
@@ -222,16 +225,21 @@ class _Service:
 
             named_rows = [(f"rows[{index}]", row) for index, row in enumerate(rows)]
             parts = []
-            for group, inputs in pick_inputs(named_rows, map(self._model.task, names), None if given_names else advise):
-                parts += self._model.read_all(inputs, [task.name for task in group])
+            for group, inputs in pick_inputs(named_rows, tasks, None if given_names else advise):
+                parts += self._model.read_all(inputs, group)
             return parts
 
         groups, outputs = await self._compute(request, self._all_batcher, len(rows) * len(names), read)
         with _errors_of_outputs():
             predictions = await run_in_threadpool(predict_groups, groups, outputs, len(rows))
         predictions = [{name: row[name] for name in names} for row in predictions]
-        self._metrics.record_rows(names * len(rows))
+        self._record_rows(names * len(rows))
         return JSONResponse({"predictions": predictions})
+
+    def _record_rows(self, names: Sequence[str | None]) -> None:
+        """Counts rows, except for adapters that have been removed meanwhile."""
+        served = {None, *self._model.names}
+        self._metrics.record_rows([name for name in names if name in served])
 
     async def _compute(
         self, request: Request, batcher: Batcher[Part, PartOutputs], num_reserved: int, read: Callable[[], list[Part]]

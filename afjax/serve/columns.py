@@ -12,6 +12,11 @@ from afjax.tasks.prediction_rows import pick_input
 ADAPTER_COLUMN = "adapter"
 
 
+def without_adapter(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a row's columns without the name of its adapter."""
+    return {column: value for column, value in row.items() if column != ADAPTER_COLUMN}
+
+
 def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None) -> Any:
     """Selects a task's columns from a row.
 
@@ -26,10 +31,9 @@ def pick_task_input(place: str, row: Mapping[str, Any], task: ServedTask | None)
     Raises:
       UserError: A column is missing or has a value of the wrong type.
     """
-    values = {column: value for column, value in row.items() if column != ADAPTER_COLUMN}
     if task is None:
-        return pick_input(place, values, TaskConfig(name="embedding"), None)
-    return pick_input(f'{place} (for "{task.name}")', values, task.model.task, task.model.text_columns)
+        return pick_input(place, dict(row), TaskConfig(name="embedding"), None)
+    return pick_input(f'{place} (for "{task.name}")', dict(row), task.model.task, task.model.text_columns)
 
 
 def pick_inputs(

@@ -195,38 +195,37 @@ class RoutedModel:
             form that its task requires, or a task's outputs are NaN or infinite. Names are checked before anything is
             computed.
         """
-        rows = list(rows)
-        parts = self.read(rows, adapters)
+        rows, adapters = list(rows), list(adapters)
+        tasks = self._check_names([name for name in adapters if name is not None])
+        parts = self.read(rows, [None if name is None else tasks[name] for name in adapters])
         attention = self.attention(parts) if fusion_attention else None
         return predict_parts(parts, self.outputs(parts), len(rows), attention)
 
-    def read(self, rows: Iterable[Any], adapters: Iterable[str | None]) -> list[Sequences]:
+    def read(self, rows: Iterable[Any], tasks: Iterable[ServedTask | None]) -> list[Sequences]:
         """Checks and tokenizes rows, for :meth:`outputs`.
 
         Args:
-          rows, adapters: As in :meth:`predict`.
+          rows: As in :meth:`predict`.
+          tasks: Each row's task, as returned by :meth:`task`, or None for the trunk's embedding.
 
         Returns:
           The sequences of each task, and the sequences for embeddings. Single texts and pairs are in separate items.
 
         Raises:
-          UserError: There are no rows, the numbers of names and rows differ, a name is unknown, or a row does not have
-            the form that its task requires.
+          UserError: There are no rows, the numbers of tasks and rows differ, or a row does not have the form that its
+            task requires.
         """
-        rows, adapters = list(rows), list(adapters)
-        if not rows or len(rows) != len(adapters):
+        rows, tasks = list(rows), list(tasks)
+        if not rows or len(rows) != len(tasks):
             raise UserError(
-                f"There are {counted(len(rows), 'row')} and {counted(len(adapters), 'name')}; pass at least one row, "
+                f"There are {counted(len(rows), 'row')} and {counted(len(tasks), 'name')}; pass at least one row, "
                 "and one name (or None) per row."
             )
-        tasks = self._check_names([name for name in adapters if name is not None])
         # Single texts and pairs are tokenized separately, even if they are for the same task.
-        groups = grouped(range(len(rows)), lambda number: (adapters[number], isinstance(rows[number], str)))
+        groups = grouped(range(len(rows)), lambda number: (tasks[number], isinstance(rows[number], str)))
         parts = []
         for numbers in groups:
-            name = adapters[numbers[0]]
-            task = None if name is None else tasks[name]
-            parts.append(self._read(task, [rows[number] for number in numbers], numbers))
+            parts.append(self._read(tasks[numbers[0]], [rows[number] for number in numbers], numbers))
         return parts
 
     def predict_all(self, rows: Iterable[Any], names: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
@@ -246,32 +245,33 @@ class RoutedModel:
             requires, or a task's outputs are NaN or infinite.
         """
         rows, names = list(rows), list(self._tasks if names is None else names)
-        groups = self.read_all(rows, names)
+        tasks = self._check_names(names)
+        groups = self.read_all(rows, [tasks[name] for name in names])
         predictions = predict_groups(groups, [self.outputs_of_all(group) for group in groups], len(rows))
         return [{name: row[name] for name in names} for row in predictions]
 
-    def read_all(self, rows: Iterable[Any], names: Iterable[str]) -> list[SharedSequences]:
+    def read_all(self, rows: Iterable[Any], tasks: Iterable[ServedTask]) -> list[SharedSequences]:
         """Checks and tokenizes rows for several tasks, for :meth:`outputs_of_all`.
 
         Args:
-          rows, names: As in :meth:`predict_all`.
+          rows: As in :meth:`predict_all`.
+          tasks: The tasks, as returned by :meth:`task`.
 
         Returns:
           The sequences for each group of tasks that use the same token ids.
 
         Raises:
-          UserError: There are no rows or names, a name is unknown or repeated, or a row does not have the form that a
-            task requires.
+          UserError: There are no rows or tasks, a task is repeated, or a row does not have the form that a task
+            requires.
         """
-        rows, names = list(rows), list(names)
-        tasks = self._check_names(names)
-        if not rows or not names or len(set(names)) < len(names):
+        rows, tasks = list(rows), list(tasks)
+        if not rows or not tasks or len(set(tasks)) < len(tasks):
             raise UserError(
-                f"There are {counted(len(rows), 'row')} and {counted(len(names), 'name')}; pass at least one row and "
+                f"There are {counted(len(rows), 'row')} and {counted(len(tasks), 'name')}; pass at least one row and "
                 "at least one name, and each name only once."
             )
         groups = []
-        for group in groups_with_equal_tokens([tasks[name] for name in names]):
+        for group in groups_with_equal_tokens(tasks):
             # As in read, single texts and pairs are tokenized separately.
             for numbers in grouped(range(len(rows)), lambda number: isinstance(rows[number], str)):
                 own = [rows[number] for number in numbers]

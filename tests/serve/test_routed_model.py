@@ -401,9 +401,10 @@ def test_predictions_do_not_depend_on_other_rows_and_tasks(tiny_trunk: Trunk, ma
 def test_rows_can_be_read_by_several_threads(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
     routed = RoutedModel(tiny_trunk, many, SMALL)
     texts, names = TEXTS * 4, ["task0", None, "task1"] * 4
-    expected = routed.read(texts, names)
+    tasks = [None if name is None else routed.task(name) for name in names]
+    expected = routed.read(texts, tasks)
     with ThreadPoolExecutor(8) as pool:
-        for parts in pool.map(lambda _: routed.read(texts, names), range(200)):
+        for parts in pool.map(lambda _: routed.read(texts, tasks), range(200)):
             assert [part.rows for part in parts] == [part.rows for part in expected]
             for part, expected_part in zip(parts, expected, strict=True):
                 np.testing.assert_array_equal(part.data.tokens, expected_part.data.tokens)

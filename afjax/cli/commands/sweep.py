@@ -43,7 +43,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--workdir", required=True, help="the sweep's own folder, which will contain its runs")
     parser.add_argument("--seeds", default="0", metavar="SEED,...", help="random seeds to train each setting with (0)")
     parser.add_argument(
-        "--grid.SETTING", dest="_", metavar="VALUE,...", help="values of one setting, as in --grid.train.epochs=3,10"
+        "--grid.SETTING=VALUE,...",
+        dest="_",
+        action="store_true",
+        help="values of one setting, as in --grid.train.epochs=3,10",
     )
     parser.add_argument(
         "--slots", type=int, default=1, metavar="N", help="train N runs at a time, in shared steps if possible (1)"
@@ -57,7 +60,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--adapters", type=file_name, default="", metavar="STORE", help="a store of adapters to copy to every run"
     )
-    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="override one setting of every run")
+    parser.add_argument(
+        "--config.SETTING=VALUE", dest="_", action="store_true", help="override one setting of every run"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:

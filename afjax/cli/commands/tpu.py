@@ -27,7 +27,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--topology", required=True, metavar="NAME", help="a slice, as in v5e:2x4 or v5p:2x2x1")
     parser.add_argument("--config", metavar="NAME[:key=value,...]", help="an experiment, instead of --method")
-    parser.add_argument("--config.SETTING", dest="_", metavar="VALUE", help="override one setting of the experiment")
+    parser.add_argument(
+        "--config.SETTING=VALUE", dest="_", action="store_true", help="override one setting of the experiment"
+    )
     # The flags from --trunk to --unrolled belong to --method. They have no defaults here, so that the command can tell
     # whether a flag was given; plan.MethodCase has the defaults.
     parser.add_argument("--trunk", help="a named size, or a folder with a config.json (bert-base)")

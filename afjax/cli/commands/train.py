@@ -50,9 +50,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--num_processes", type=int, help="number of hosts")
     parser.add_argument("--process_id", type=int, help="this host's number, from 0")
     parser.add_argument(
-        "--config.SETTING",
+        "--config.SETTING=VALUE",
         dest="_",
-        metavar="VALUE",
+        action="store_true",
         help="override one setting, as in --config.train.epochs=3 (see the list below)",
     )
 
