@@ -18,8 +18,8 @@ _TOKENS_WITH_NUMBERS = 24
 # Number of tokens that fit legibly across a page. Longer inputs are wrapped, up to _MAX_LINES lines per figure.
 _TOKENS_PER_LINE = 40
 _MAX_LINES = 24
-# The number of heatmap lines in a figure of means, above which the labels are left out.
-_MAX_ROWS = 500
+# The maximum number of lines in a figure of means with labels. Each heatmap needs three additional lines.
+_MAX_LINES_OF_MEANS = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +63,11 @@ def draw_activations(found: Sequence[Activations], output: str | Path, *, layers
     check_layers(layers, depth)
     layers = layers or range(depth)
     panels = _mean_panels(found, layers)
-    num_rows = sum(len(panel.rows) for panel in panels)
-    if num_rows > _MAX_ROWS and any(len(activations.num_rows) > 1 for activations in found):
+    num_lines = sum(len(panel.rows) + 3 for panel in panels)
+    if num_lines > _MAX_LINES_OF_MEANS and any(len(activations.num_rows) > 1 for activations in found):
         panels = _mean_panels([_without_labels(activations) for activations in found], layers)
         note(
-            f"The figure shows the means over all rows only, because it would need {num_rows} lines for all labels; "
+            f"The figure shows the means over all rows only, because it would need {num_lines} lines for all labels; "
             "the CSV file has the means for each label. To draw them too, select fewer --layers."
         )
     lines = [

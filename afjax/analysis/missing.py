@@ -90,7 +90,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     elif config.tasks:
         config = dataclasses.replace(config, tasks=(*config.tasks, task))
     elif config.task != task and donor.task != task.name:
-        config = dataclasses.replace(config, task=task, name=_renamed(config.name, donor.task, task.name))
+        config = dataclasses.replace(config, task=task, name=rename_task(config.name, donor.task, task.name))
     flags: list[str] = []
     source_folders = [source_folder(donor.folder, source.task.name) for source in config.sources]
     loaded_from_store = not any(folder.exists() for folder in source_folders)
@@ -102,7 +102,7 @@ def _donor_command(donor: RunRecord, task: TaskConfig, method: str, seed: int) -
     return _line([f"--config={path}", *overrides(donor_config, config), f"--workdir={workdir}", *flags])
 
 
-def _renamed(name: str, old_task: str, new_task: str) -> str:
+def rename_task(name: str, old_task: str, new_task: str) -> str:
     """Replaces a task in an artifact's name, such as ``rte`` in ``rte-fusion``, but not within ``start``."""
     return re.sub(rf"(?<![^\W_]){re.escape(old_task)}(?![^\W_])", lambda _: new_task, name)
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from facts import has_facts
 
 from afjax.analysis import activation_figures
 from afjax.analysis.activation_figures import draw_activations, draw_token_activations
@@ -131,6 +132,23 @@ def test_panels_of_all_slots_have_the_same_rows(tmp_path: Path, monkeypatch: pyt
     ]
     assert np.isnan(drawn[1].amounts[0]).all()
     np.testing.assert_array_equal(drawn[1].amounts[1], drawn[0].amounts[1])
+
+
+def test_figure_of_many_labels_leaves_them_to_the_csv_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activation_figures, "_MAX_LINES_OF_MEANS", 45)
+    one = activations("one", ("a", "b"))
+    labels = {f"label {number}": 1 for number in range(9)}
+    means = {slot: {**groups, **dict.fromkeys(labels, groups[ALL])} for slot, groups in one.means.items()}
+    many = dataclasses.replace(one, num_rows={**one.num_rows, **labels}, means=means)
+    files = draw_activations([many], tmp_path / "many")
+    assert len(read(files)) == 10 * 2 * 2
+    assert "label 7" not in files[1].read_text()
+    assert has_facts(capsys.readouterr().err, "Note: ", "50 lines", "CSV", "--layers")
+    # With one layer, there is space for all labels.
+    shown = draw_activations([many], tmp_path / "one_layer", layers=[0])[1].read_text()
+    assert ">label 7 (1)</text>" in shown
 
 
 def of_tokens(count: int) -> TokenActivations:

@@ -7,6 +7,7 @@ from facts import has_facts
 from made_runs import adapter, begin, experiment, finish, finish_all, fusion
 
 from afjax.analysis.formats import FORMATS
+from afjax.analysis.missing import rename_task
 from afjax.analysis.tables import LAYOUTS
 from afjax.cli.commands import table
 from afjax.cli.main import main
@@ -120,3 +121,10 @@ def test_bad_arguments_are_refused(runs: Path, tmp_path: Path, capsys: Capsys) -
     assert "different trunks" in refused(capsys, "table", "pals", f"{given},{tmp_path / 'other'}")
     assert "no finished run" in refused(capsys, "table", "pals", f"--runs={tmp_path / 'runs' / 'run00' / 'target'}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other", "runs"]
+
+
+def test_names_of_missing_runs_replace_whole_words_only() -> None:
+    names = ("rte-fusion", "my_rte.2", "start-rte", "smarter", "rte")
+    renamed = ["cb-fusion", "my_cb.2", "start-cb", "smarter", "cb"]
+    assert [rename_task(name, "rte", "cb") for name in names] == renamed
+    assert rename_task("start-art", "art", "mrpc") == "start-mrpc"

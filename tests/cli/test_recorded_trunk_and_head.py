@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,21 @@ def test_mistyped_subcommand_or_flag_gets_a_suggestion(
         main(words)
     assert raised.value.code == 2
     assert f'Did you mean "{suggestion}"?' in capsys.readouterr().err
+
+
+def test_commands_run_with_closed_streams(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python sets a stream to None if it is closed when the process starts, as by ``2>&-``."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        assert main(["store", "ls", f"--store={store}"]) == 0
+        sys.stdout.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert main(["store", "ls", f"--store={store / 'none'}"]) == 2
+        sys.stderr.close()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,6 +168,8 @@ def test_compare_refuses_invalid_arguments(
     sentence = refused("compare", "adapter:first", "adapter:first", *where, "--metric=bleu")
     assert has_facts(sentence, '"bleu"', "accuracy")
     assert "--resamples is 0" in refused("compare", "adapter:first", "adapter:first", *where, "--resamples=0")
+    sentence = refused("compare", "adapter:first", "adapter:first", *where, "--task=frist")
+    assert has_facts(sentence, "adapter:first", '"frist"', '"first"')
     assert "--seed is -1" in refused("compare", "adapter:first", "adapter:first", *where, "--seed=-1")
     assert has_facts(refused("compare", str(tmp_path), str(run)), f"{tmp_path} ", "no finished run")
     assert has_facts(refused("compare", str(run), str(run), "--task=other"), f"{run} ", "target", "--task")

@@ -1330,6 +1330,12 @@ def test_help_and_unknown_flags(words: list[str], capsys: Capsys, given: list[st
         assert "error: unknown arguments: " in err
 
 
+def test_setting_without_an_equals_sign_gets_advice(capsys: Capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--config=x.py", "--config.train.epochs", "3", "--workdir=x"])
+    assert has_facts(capsys.readouterr().err, "3", "--config.train.epochs=3")
+
+
 def test_only_sweep_accepts_grid_flags(capsys: Capsys) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--config=x.py", "--workdir=x", "--grid.train.epochs=1"])

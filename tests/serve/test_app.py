@@ -20,6 +20,7 @@ from afjax.config.adapters import AdapterConfig
 from afjax.config.fusion import FusionConfig
 from afjax.config.server import ServerConfig
 from afjax.config.tasks import TaskConfig
+from afjax.serve import app
 from afjax.serve.app import CLIENT_HAS_GONE, make_app
 from afjax.serve.requests import UnknownTaskError
 
@@ -415,6 +416,40 @@ def test_metrics_count_requests_rows_and_batches(client: TestClient) -> None:
         "afjax_adapters 2.0",
     ):
         assert line in lines
+
+
+def test_adapter_removed_during_a_request_has_no_counter(
+    routed: RoutedModel, models: dict[str, TaskModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = routed.outputs
+
+    def remove_and_compute(parts: Any) -> Any:
+        assert client.delete("/adapters/later").status_code == 204
+        return compute(parts)
+
+    monkeypatch.setattr(routed, "outputs", remove_and_compute)
+    with TestClient(make_app(routed, models.__getitem__, LIMITS)) as client:
+        assert client.put("/adapters/later").status_code == 201
+        assert predict(client, [{"adapter": "later", "text": TEXTS[0]}]).status_code == 200
+        assert "later" not in client.get("/metrics").text
+
+
+def test_request_for_all_adapters_is_answered_if_one_is_removed_meanwhile(
+    routed: RoutedModel, models: dict[str, TaskModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pick = app.pick_inputs
+
+    def remove_and_pick(*arguments: Any) -> Any:
+        assert client.delete("/adapters/later").status_code == 204
+        return pick(*arguments)
+
+    monkeypatch.setattr(app, "pick_inputs", remove_and_pick)
+    with TestClient(make_app(routed, models.__getitem__, dataclasses.replace(LIMITS, predict_all=True))) as client:
+        assert client.put("/adapters/later").status_code == 201
+        response = client.post("/predict_all", json={"rows": [{"text": TEXTS[0]}]})
+        assert response.status_code == 200
+        assert list(response.json()["predictions"][0]) == ["entail", "topic", "later"]
+        assert "later" not in client.get("/metrics").text
 
 
 def test_attention_of_a_fusion_is_returned_on_request(tiny_trunk: Trunk) -> None:

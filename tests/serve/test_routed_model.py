@@ -30,8 +30,9 @@ from afjax.config.adapters import (
 from afjax.config.fusion import FusionConfig
 from afjax.config.heads import HeadConfig
 from afjax.config.tasks import SpanConfig, TaskConfig
+from afjax.serve.columns import pick_inputs
 from afjax.serve.loading import find_artifact
-from afjax.serve.requests import predict_rows, read_rows
+from afjax.serve.requests import ServedTask, predict_rows, read_rows
 from afjax.trunk.embedding import EmbeddingConfig
 from tests.small_trunk import distinct_families, small_trunk_on_disk
 
@@ -396,6 +397,12 @@ def test_predictions_do_not_depend_on_other_rows_and_tasks(tiny_trunk: Trunk, ma
     single = routed.predict([TEXTS[0]], ["a"])
     batched = routed.predict([TEXTS[0], TEXTS[0], TEXTS[1]], ["a", "b", "a"])
     assert batched[0] == single[0]
+
+
+def test_text_column_can_have_the_name_of_the_adapter_column(many: dict[str, TaskModel]) -> None:
+    task = dataclasses.replace(many["task0"].task, text_a="adapter")
+    served = ServedTask(0, "task0", dataclasses.replace(many["task0"], task=task), 0, {})
+    assert pick_inputs([("rows[0]", {"adapter": "all of the two"})], [served]) == [([served], ["all of the two"])]
 
 
 def test_rows_can_be_read_by_several_threads(tiny_trunk: Trunk, many: dict[str, TaskModel]) -> None:
