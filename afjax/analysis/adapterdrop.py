@@ -5,8 +5,8 @@ of each layer.
 """
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator
+import timeit
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
@@ -157,11 +157,5 @@ def _point(
 ) -> CurvePoint:
     # Computing the scores also compiles the program, so the timed passes exclude compilation.
     scores = split_scores(task_model.logits(data, batch_size=batch_size), data, task_model.task)
-    seconds = min(_timed(lambda: task_model.logits(data, batch_size=batch_size)) for _ in range(TIMED_PASSES))
+    seconds = min(timeit.repeat(lambda: task_model.logits(data, batch_size=batch_size), number=1, repeat=TIMED_PASSES))
     return CurvePoint(removed, kept, scores, len(rows) / seconds, task_model.flops_per_row())
-
-
-def _timed(function: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin

@@ -177,14 +177,6 @@ def chosen(given: str, flag: str, available: Sequence[str], *, also: Sequence[st
     return names
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Parses the value of ``--seeds``. Raises UserError if it is not a list of integers."""
-    try:
-        return tuple(int(seed) for seed in text.split(","))
-    except ValueError:
-        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None
-
-
 def _cell(
     task: str, method: str, metric: str, settings: Mapping[str, Mapping[int, RunRecord]], repeated: tuple[str, ...]
 ) -> Cell:

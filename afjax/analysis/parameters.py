@@ -13,7 +13,7 @@ from afjax.storage.paths import client_errors, is_remote
 from afjax.trees import count
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import read_trunk_config
-from afjax.trunk.encoder import init_trunk
+from afjax.trunk.encoder import init_trunk, trunk_shapes
 from afjax.trunk.sizes import SIZES
 
 
@@ -43,7 +43,7 @@ def trained_in_trunk(architecture: TrunkConfig, preset: str, top_k: int, head: H
 
 @functools.cache
 def _size(architecture: TrunkConfig) -> int:
-    return count(jax.eval_shape(functools.partial(init_trunk, config=architecture), jax.random.key(0)))
+    return count(trunk_shapes(architecture))
 
 
 def trunk_architecture(name: str, kept: epath.Path | None) -> TrunkConfig | None:

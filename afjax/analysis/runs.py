@@ -6,7 +6,6 @@ manifests. :func:`method_of` and :func:`trained_in_trunk` derive the method and 
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from afjax.config.from_dict import from_dict
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.storage.json_files import read_existing_json
-from afjax.storage.paths import check_readable, is_remote, open_path
+from afjax.storage.paths import AnyPath, check_readable, is_remote, open_path
 from afjax.store import Manifest
 from afjax.train.checks import target_kinds
 from afjax.train.record import TRAINED
@@ -33,7 +32,7 @@ from afjax.train.results import Result, read_results
 from afjax.train.workdir import CONFIG, INPUTS, RESULT, TARGET, find_store, source_folder
 
 
-def collect(folders: Sequence[str | os.PathLike[str]]) -> Collection:
+def collect(folders: Sequence[AnyPath]) -> Collection:
     """Reads the runs in workdirs, sweeps and stores.
 
     Args:

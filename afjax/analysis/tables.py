@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, parse_seeds, task_metrics
+from afjax.analysis.cells import Cell, cell_method, chosen, make_cells, order, task_metrics
 from afjax.analysis.missing import command, is_baseline
 from afjax.analysis.run_records import Collection
-from afjax.config.flags import split_names
+from afjax.config.flags import parse_seeds, split_names
 from afjax.display.words import counted, first_of
 from afjax.errors import UserError
 

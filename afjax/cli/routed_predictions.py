@@ -5,8 +5,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.predictions import prediction_line, write_lines
-from afjax.cli.stored_model import load_recorded_trunk, servable_names, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk, servable_names
 from afjax.config.capacity import Capacity
 from afjax.config.flags import split_names
 from afjax.config.from_dict import check_value
@@ -134,7 +135,7 @@ def _name(origin: str, row: dict[str, Any]) -> str | None:
 
 def _load(arguments: argparse.Namespace, names: list[str]) -> RoutedModel:
     check_value(PositiveInt, arguments.batch_size, "batch_size")
-    set_up_libraries()
+    use_compilation_cache()
     trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artifact(arguments.store, names[0]))
     capacity = Capacity(batch_sizes=(arguments.batch_size,))
     return load_routed_model(arguments.store, trunk, names, capacity=capacity)

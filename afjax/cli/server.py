@@ -7,8 +7,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.parsers import split_numbers
-from afjax.cli.stored_model import load_recorded_trunk, servable_names, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk, servable_names
 from afjax.config.capacity import Capacity
 from afjax.config.flags import split_names
 from afjax.config.server import ServerConfig
@@ -54,7 +55,7 @@ def serve(arguments: argparse.Namespace) -> None:
     batch_sizes = tuple(split_numbers(arguments.batch_sizes, "--batch_sizes"))
     capacity = Capacity(resident=arguments.resident, batch_sizes=batch_sizes)
     with _reserve_address(arguments.host, arguments.port) as listener:
-        set_up_libraries()
+        use_compilation_cache()
         names = split_names(arguments.adapters) or servable_names(arguments.store)
         trunk = load_recorded_trunk(arguments.trunk, arguments.store, *find_artifact(arguments.store, names[0]))
         model = load_routed_model(arguments.store, trunk, names, capacity=capacity)

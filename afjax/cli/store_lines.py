@@ -1,7 +1,6 @@
 """Formats the output of the ``afjax store`` commands."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,14 +10,12 @@ from afjax.config.tasks import TaskConfig
 from afjax.display.tables import fitting_table, table_lines
 from afjax.display.terminal import fitted, terminal_width
 from afjax.errors import UserError
-from afjax.storage.paths import is_temporary
+from afjax.storage.paths import AnyPath, is_temporary
 from afjax.store import Manifest
 from afjax.store.artifacts import check_is_store
 
-StorePath = str | os.PathLike[str]
 
-
-def list_lines(path: StorePath) -> list[str]:
+def list_lines(path: AnyPath) -> list[str]:
     """Formats a table of a store's artifacts, with a header.
 
     Each artifact has one line, or several if the terminal is narrow.
@@ -39,7 +36,7 @@ def list_lines(path: StorePath) -> list[str]:
     return fitting_table([_printable(row) for row in rows], terminal_width(sys.stdout), first=4)
 
 
-def show_lines(path: StorePath, name: str) -> list[str]:
+def show_lines(path: AnyPath, name: str) -> list[str]:
     """Formats the manifests of all artifacts named ``name``, of any kind.
 
     Raises:
@@ -52,7 +49,7 @@ def show_lines(path: StorePath, name: str) -> list[str]:
     return _printable(lines)
 
 
-def verify_lines(path: StorePath) -> tuple[list[str], bool]:
+def verify_lines(path: AnyPath) -> tuple[list[str], bool]:
     """Verifies a store by reading every artifact in full.
 
     Returns:
@@ -91,7 +88,7 @@ def shared_lines(where: str, manifests: Sequence[Manifest], *, received: bool) -
     return _printable(lines)
 
 
-def _artifacts(path: StorePath) -> list[tuple[str, str]]:
+def _artifacts(path: AnyPath) -> list[tuple[str, str]]:
     artifacts = store.folders(path)
     if not artifacts:
         check_is_store(path)

@@ -8,16 +8,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
 
 from etils import epath
 
 from afjax import store
-from afjax.analysis.cells import parse_seeds
-from afjax.cli.config_files import argument_settings, run_config_file, split_arguments
+from afjax.cli.config_files import split_arguments
 from afjax.cli.experiments import check_used, load_experiment
+from afjax.cli.sweep_grid import parse_distinct_seeds, parse_grid
 from afjax.config.experiment import ExperimentConfig
-from afjax.config.flags import parse_value, value_text
 from afjax.config.from_dict import from_dict, to_dict
 from afjax.errors import UserError
 from afjax.storage.json_files import read_json
@@ -128,7 +126,9 @@ def plan(
         value is empty or cannot be parsed; ``adapters`` is not a local store with adapters; or the workdir contains a
         different sweep or runs of a different config.
     """
-    requested = Sweep(config, tuple(overrides), _grid(config, overrides, grid), _seeds(seeds), adapters)
+    requested = Sweep(
+        config, tuple(overrides), parse_grid(config, overrides, grid), parse_distinct_seeds(seeds), adapters
+    )
     if not requested.grid and len(requested.seeds) < 2:
         raise UserError(
             f"There is nothing to sweep: {split_arguments(config)[0]} has no function get_sweep, no --grid.SETTING was "
@@ -206,109 +206,6 @@ def run_folder(workdir: Path, run: Run) -> Path:
 def _plain(text: str) -> str:
     """Replaces separators, and characters that are special in folder names, with "_"."""
     return re.sub(r"[^\w.+-]", "_", text, flags=re.ASCII)
-
-
-def _grid(config: str, overrides: Sequence[str], flags: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    given: dict[str, tuple[str, ...]] = {}
-    for flag in flags:
-        setting, _, text = flag.partition("=")
-        if setting in given:
-            raise UserError(f"--grid.{setting} is given twice; list all its values in one flag, separated by commas.")
-        given[setting] = _values(f"--grid.{setting}", [parse_value(piece) for piece in _split(setting, text)])
-    grid = {**_file_grid(config), **given}
-    fixed = [override.partition("=")[0] for override in overrides]
-    arguments = argument_settings(config)
-    if "seed" in (*grid, *fixed, *arguments):
-        raise UserError(
-            'The setting "seed" is set by --config, --grid or get_sweep; use --seeds instead, such as --seeds=0,1,2.'
-        )
-    for swept in grid:
-        set_elsewhere = [(f"--config.{other}", other) for other in fixed]
-        set_elsewhere += [(f"the config argument {argument}", other) for other, argument in arguments.items()]
-        set_elsewhere += [(f'the swept "{other}"', other) for other in grid if other != swept]
-        for name, other in set_elsewhere:
-            if f"{swept}.".startswith(f"{other}.") or f"{other}.".startswith(f"{swept}."):
-                raise UserError(
-                    f'The swept setting "{swept}" is also set by {name}; leave one of them out '
-                    f"(--grid.{swept}=VALUE gives it a single value)."
-                )
-    return grid
-
-
-def _file_grid(config: str) -> dict[str, tuple[str, ...]]:
-    """Calls the config file's ``get_sweep``. Without one, the grid is empty."""
-    path, _ = split_arguments(config)
-    if path.endswith(".json"):
-        return {}
-    _, names = run_config_file(path)
-    get_sweep = names.get("get_sweep")
-    if get_sweep is None:
-        return {}
-    try:
-        grid = get_sweep()
-    except Exception as error:
-        raise UserError(f"get_sweep of {path} fails: {type(error).__name__}: {error}.") from error
-    if not isinstance(grid, Mapping) or not all(isinstance(values, list | tuple) for values in grid.values()):
-        raise UserError(f"get_sweep of {path} returns {grid!r}; it must return {{dotted setting: [values]}}.")
-    return {str(setting): _values(f"{setting} in get_sweep of {path}", values) for setting, values in grid.items()}
-
-
-def _values(origin: str, values: Sequence[Any]) -> tuple[str, ...]:
-    """Checks a setting's values and formats them as in ``--config.SETTING=VALUE``."""
-    if not values:
-        raise UserError(f"{origin} has no values; list at least one, as in --grid.train.learning_rate=1e-4,3e-4.")
-    texts = [_text(origin, value) for value in values]
-    for text in texts:
-        if texts.count(text) > 1:
-            raise UserError(f"{origin} has the value {text} twice; list each value once.")
-    return tuple(texts)
-
-
-def _text(origin: str, value: Any) -> str:
-    """Formats a value so that a config override parses to the same value."""
-    text = value_text(value)
-    read = parse_value(text)
-    if type(read) is not type(value) or read != value:
-        raise UserError(
-            f"{origin} has the value {text}, which is not a Python literal; use finite numbers, strings, True, False, "
-            "None, or lists of them (for an array, its .tolist())."
-        )
-    return text
-
-
-def _split(setting: str, text: str) -> list[str]:
-    """Splits a setting's values at commas outside of brackets and quotes."""
-    pieces, depth, quote = [""], 0, ""
-    for sign in text:
-        if sign == "," and not depth and not quote:
-            pieces.append("")
-            continue
-        pieces[-1] += sign
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        else:
-            depth += (sign in "([{") - (sign in ")]}")
-        if depth < 0:
-            break
-    if depth or quote:
-        raise UserError(f"--grid.{setting}={text} has an unmatched bracket or quote; close it.")
-    pieces = [piece.strip() for piece in pieces]
-    if pieces == [""]:
-        return []
-    if "" in pieces:
-        raise UserError(
-            f"--grid.{setting}={text} has an empty value; use comma-separated values ('' is the empty string)."
-        )
-    return pieces
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    seeds = parse_seeds(text)
-    if len(set(seeds)) != len(seeds):
-        raise UserError(f'--seeds is "{text}"; list each seed once.')
-    return seeds
 
 
 def _resume(sweep: Sweep, workdir: Path) -> Sweep:

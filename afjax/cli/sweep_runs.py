@@ -11,9 +11,9 @@ from typing import Any
 
 from etils import epath
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.experiments import load_experiment
 from afjax.cli.explain import explain
-from afjax.cli.stored_model import set_up_libraries
 from afjax.cli.sweep_plan import Run, Sweep, part_of, run_folder
 from afjax.cli.sweep_progress import SweepProgress
 from afjax.cli.sweep_results import Outcome, finished_outcome, write_tables
@@ -142,7 +142,7 @@ def _run_in_groups(
     sweep: Sweep, workdir: Path, runs: Sequence[Run], progress: SweepProgress, slots: int, workers: int
 ) -> None:
     """Trains runs in groups that share a trunk. With 0 workers, this process trains."""
-    set_up_libraries()
+    use_compilation_cache()
     find_adapters = (lambda: sweep.adapters) if sweep.adapters else None
     experiments = [
         load_experiment(sweep.config, [*sweep.overrides, *run.overrides], find_store=find_adapters) for run in runs

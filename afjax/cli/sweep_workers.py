@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from afjax.cli.stored_model import set_up_libraries
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.sweep_plan import Run, Sweep, part_of
 from afjax.cli.sweep_results import Outcome, finished_outcome
 from afjax.cli.sweep_training import Progress, train_runs
@@ -206,7 +206,7 @@ def _work(connection: Connection, sweep: Sweep, workdir: Path, slots: int, numbe
     use_part(number, processes)
     try:
         with stopping_between_runs(), warnings_in_one_line():
-            set_up_libraries()
+            use_compilation_cache()
             train_runs(sweep, workdir, _taken(connection), _Reports(connection), slots)
     except PreemptionError:
         sys.exit(PREEMPTED)

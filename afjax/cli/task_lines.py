@@ -16,9 +16,9 @@ from afjax.data.columns import first_row, missing_column
 from afjax.data.notices import data_notices
 from afjax.data.sources import official
 from afjax.data.sources.formats import ENDINGS, file_stem
-from afjax.data.sources.kind import Split
+from afjax.data.sources.kind import SPLITS, Split
 from afjax.data.sources.kinds import has_split, open_source, source_kind, split_files
-from afjax.data.sources.official import OFFICIAL, SPLITS
+from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows
 from afjax.display.tables import fitting_table
 from afjax.display.terminal import page_width, print_line, terminal_width, wrapped

@@ -3,6 +3,8 @@
 import ast
 from typing import Any
 
+from afjax.errors import UserError
+
 
 def parse_value(text: str) -> Any:
     """Parses a value of ``--config.SETTING=VALUE`` as a Python literal, or else as a string.
@@ -25,6 +27,14 @@ def split_names(text: str) -> list[str]:
       ['rte', 'cb']
     """
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parses the value of ``--seeds``. Raises UserError if it is not a list of integers."""
+    try:
+        return tuple(int(seed) for seed in text.split(","))
+    except ValueError:
+        raise UserError(f'--seeds is "{text}"; use comma-separated integers, such as --seeds=0,1,2.') from None
 
 
 def value_text(value: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.columns import is_visible
-from afjax.data.sources.official_tasks import OFFICIAL
+from afjax.data.sources.official import OFFICIAL
 from afjax.data.splits import AnyRows, MultiLabelRows, Rows, SpanRows, TagRows, row_texts
 from afjax.data.tags import num_unmarked
 from afjax.display.words import counted

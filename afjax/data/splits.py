@@ -36,6 +36,14 @@ class _Split(abc.ABC):
     @abc.abstractmethod
     def texts_digest(self) -> str: ...
 
+    @abc.abstractmethod
+    def _label_bytes(self) -> bytes:
+        """Encodes the labels and the label names, for :meth:`digest`."""
+
+    def digest(self) -> str:
+        """Returns the SHA-256 (hex) of the texts, labels and label names."""
+        return hashlib.sha256(self.texts_digest().encode() + self._label_bytes()).hexdigest()
+
     @property
     @abc.abstractmethod
     def text_columns(self) -> int | None:
@@ -192,9 +200,8 @@ class Rows(_Split):
         """Returns the SHA-256 (hex) of the texts."""
         return _texts_digest(f"{len(self)} {1 if self.text_b is None else 2}\n", [self.text_a, self.text_b or []])
 
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts, labels and label names."""
-        return _labeled_digest(self.texts_digest(), self.labels, self.label_names)
+    def _label_bytes(self) -> bytes:
+        return _array_label_bytes(self.labels, self.label_names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -281,9 +288,8 @@ class ChoiceRows(_Split):
         numbers = ",".join(map(str, self.num_choices))
         return _texts_digest(f"{numbers}\n", [self.contexts, list(chain.from_iterable(self.choices))])
 
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts, labels and label names."""
-        return _labeled_digest(self.texts_digest(), self.labels, self.label_names)
+    def _label_bytes(self) -> bytes:
+        return _array_label_bytes(self.labels, self.label_names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -335,10 +341,8 @@ class SpanRows(_Split):
         """Returns the SHA-256 (hex) of the questions and contexts."""
         return _texts_digest(f"{len(self)} span\n", [self.questions, self.contexts])
 
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts and the answers."""
-        answers = json.dumps(self.labels).encode()
-        return hashlib.sha256(self.texts_digest().encode() + answers).hexdigest()
+    def _label_bytes(self) -> bytes:
+        return json.dumps(self.labels).encode()
 
 
 @dataclass(frozen=True, repr=False)
@@ -397,10 +401,8 @@ class TagRows(_Split):
         counts = ",".join(str(len(row_bounds)) for row_bounds in self.bounds)
         return _texts_digest(f"{len(self)} tags {counts}\n", [self.texts, words])
 
-    def digest(self) -> str:
-        """Returns the SHA-256 (hex) of the texts, words, tags and tag names."""
-        labels = json.dumps([self.labels, self.label_names]).encode()
-        return hashlib.sha256(self.texts_digest().encode() + labels).hexdigest()
+    def _label_bytes(self) -> bytes:
+        return json.dumps([self.labels, self.label_names]).encode()
 
 
 AnyRows = Rows | ChoiceRows | SpanRows | TagRows
@@ -451,6 +453,6 @@ def _texts_digest(head: str, columns: Iterable[Sequence[str]]) -> str:
     return digest.hexdigest()
 
 
-def _labeled_digest(texts_digest: str, labels: np.ndarray | None, label_names: tuple[str, ...]) -> str:
+def _array_label_bytes(labels: np.ndarray | None, label_names: tuple[str, ...]) -> bytes:
     values = b"" if labels is None else np.asarray(labels, "<f8").tobytes()
-    return hashlib.sha256(texts_digest.encode() + values + json.dumps(label_names).encode()).hexdigest()
+    return values + json.dumps(label_names).encode()

@@ -94,7 +94,7 @@ def is_uncased(tokens: list[str]) -> bool:
     return not any(re.search("[A-Z]", token) for token in tokens if not token.startswith("["))
 
 
-def check_output(output: AnyPath, *, overwrite: bool) -> None:
+def check_trunk_folder(output: AnyPath, *, overwrite: bool) -> None:
     """Checks that a trunk can be written to the folder ``output``.
 
     Raises:

@@ -17,18 +17,8 @@ from afjax.config.adapters import Adapter, LhucConfig, LowRankConfig, PalConfig,
 from afjax.config.heads import HeadConfig
 from afjax.config.values import check_name
 from afjax.errors import UserError
-from afjax.interop.bert_files import Case, bert_trunk, check_output, hugging_face_config, read_bert_config
-from afjax.interop.bert_tables import (
-    PYTORCH,
-    Place,
-    Table,
-    Tensors,
-    check_names,
-    fill,
-    trunk_shapes,
-    trunk_table,
-    weights_table,
-)
+from afjax.interop.bert_files import Case, bert_trunk, check_trunk_folder, hugging_face_config, read_bert_config
+from afjax.interop.bert_tables import PYTORCH, Place, Table, Tensors, check_names, fill, trunk_table, weights_table
 from afjax.interop.paper_tasks import paper_model, paper_task
 from afjax.model.saving import artifacts, save_models
 from afjax.model.task_model import TaskModel
@@ -38,6 +28,7 @@ from afjax.trees import Tree
 from afjax.trunk.bert import WEIGHT_NAMES
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import trunk_config
+from afjax.trunk.encoder import trunk_shapes
 from afjax.trunk.family import dense_weights, norm_weights
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 from afjax.trunk.weight_files import read_tensor_file
@@ -148,7 +139,7 @@ def import_bert_n_pals(
       UserError: A file is missing or damaged, the files do not match each other, afjax does not support the kind of
         module, or a name is taken; nothing is written. Or the store cannot be written; then only the trunk's folder is.
     """
-    check_output(output, overwrite=overwrite)
+    check_trunk_folder(output, overwrite=overwrite)
     given = read_bert_config(files.config)
     # The authors' code ignores hidden_act and always uses the exact GELU.
     values = hugging_face_config({**given, "hidden_act": "gelu"}, gelu="exact", where=str(files.config))

@@ -8,15 +8,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.bert import WEIGHT_NAMES
-from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder import init_trunk
 from afjax.trunk.family import Weight
 from afjax.trunk.hugging_face import check_finite
 
@@ -103,12 +100,6 @@ def trunk_table(spelling: Spelling, num_layers: int) -> Table:
     for number in range(num_layers):
         table |= weights_table(spelling, WEIGHT_NAMES.layers, spelling.layer_scope(number), "layers", number)
     return table
-
-
-def trunk_shapes(config: TrunkConfig) -> Tree:
-    """Builds a trunk's parameter tree with shapes and dtypes instead of arrays."""
-    shapes: Tree = jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
-    return shapes
 
 
 def check_names(tensors: Tensors, wanted: Collection[str], *, known: Collection[str] = (), where: str) -> None:

@@ -5,13 +5,14 @@ A model is a TensorFlow 1 checkpoint with a ``bert_config.json`` and a ``vocab.t
 
 from collections.abc import Iterable
 
-from afjax.interop.bert_files import Case, Gelu, bert_trunk, check_output, hugging_face_config, read_bert_config
-from afjax.interop.bert_tables import TENSORFLOW, Tensors, check_names, fill, trunk_shapes, trunk_table
+from afjax.interop.bert_files import Case, Gelu, bert_trunk, check_trunk_folder, hugging_face_config, read_bert_config
+from afjax.interop.bert_tables import TENSORFLOW, Tensors, check_names, fill, trunk_table
 from afjax.interop.tensorflow_checkpoints import find_checkpoint, read_variables
 from afjax.storage.paths import AnyPath
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 from afjax.trunk.config_file import trunk_config
+from afjax.trunk.encoder import trunk_shapes
 from afjax.trunk.pretrained import Trunk, load_trunk, save_trunk
 
 # Scopes of the two pretraining heads.
@@ -70,7 +71,7 @@ def import_bert(
     Raises:
       UserError: A file is missing or damaged, the weights do not match the config, or ``output`` cannot be written.
     """
-    check_output(output, overwrite=overwrite)
+    check_trunk_folder(output, overwrite=overwrite)
     folder = find_checkpoint(source).parent
     config = config or folder / "bert_config.json"
     values = hugging_face_config(read_bert_config(config), gelu=gelu, where=str(config))

@@ -10,12 +10,13 @@ from afjax.config.from_dict import from_dict
 from afjax.config.fusion import FusionConfig
 from afjax.errors import UserError
 from afjax.fusion.pruning import keep_adapters, kept_config
-from afjax.store.artifacts import StorePath, title
+from afjax.storage.paths import AnyPath
+from afjax.store.artifacts import title
 from afjax.trees import Tree
 
 
 def load_adapter(
-    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
+    store_folder: AnyPath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[Adapter, Tree]:
     """Loads an adapter from a store, and verifies its digest.
 
@@ -50,7 +51,7 @@ def load_adapter(
 
 
 def load_fusion(
-    store_folder: StorePath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
+    store_folder: AnyPath, name: str, *, trunk_sha256: str | None = None, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
     """Loads a fusion and its adapters from a store.
 
@@ -92,7 +93,7 @@ def load_fusion(
 
 
 def load_unpruned_fusion(
-    store_folder: StorePath, name: str, *, trunk: Mapping[str, Any] | None = None
+    store_folder: AnyPath, name: str, *, trunk: Mapping[str, Any] | None = None
 ) -> tuple[FusionConfig, Tree, dict[str, tuple[Adapter, Tree]]]:
     """Loads a fusion and all of its original adapters from a store.
 
@@ -120,7 +121,7 @@ def _identity(trunk_sha256: str | None, trunk: Mapping[str, Any] | None) -> Mapp
     return {**(trunk or {}), "sha256": trunk_sha256}
 
 
-def recorded_trunk(store_folder: StorePath, kind: str, name: str) -> str:
+def recorded_trunk(store_folder: AnyPath, kind: str, name: str) -> str:
     """Reads the name of an artifact's trunk from its manifest.
 
     Args:
@@ -154,7 +155,7 @@ class NoHeadError(UserError):
         return f"{self.fact}; {self.advice}."
 
 
-def head_to_share(store_folder: StorePath, kind: str, name: str, head: str | None = "") -> str:
+def head_to_share(store_folder: AnyPath, kind: str, name: str, head: str | None = "") -> str:
     """Finds the head to share or export with an adapter or a fusion.
 
     Args:
@@ -193,7 +194,7 @@ def head_to_share(store_folder: StorePath, kind: str, name: str, head: str | Non
         ) from error
 
 
-def recorded_head(store_folder: StorePath, kind: str, name: str) -> str:
+def recorded_head(store_folder: AnyPath, kind: str, name: str) -> str:
     """Finds the name of the head that was trained with an adapter or a fusion.
 
     By default, this is the head with the same name. If there is none, or it was trained with something else, this is

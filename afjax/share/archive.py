@@ -16,7 +16,6 @@ from afjax.share import bundle
 from afjax.share.received import FETCH_AGAIN, check_artifacts
 from afjax.storage.paths import DISK_FULL, AnyPath, error_text, local_path
 from afjax.storage.writing import replacing
-from afjax.store.artifacts import StorePath
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import Manifest
 
@@ -24,7 +23,7 @@ ENDING = ".tar"
 
 
 def pack(
-    store: StorePath, name: str, file: AnyPath, *, kind: str = "", head: str = "", license: str = ""
+    store: AnyPath, name: str, file: AnyPath, *, kind: str = "", head: str = "", license: str = ""
 ) -> tuple[Manifest, ...]:
     """Packs an artifact with its dependencies and a model card into one file.
 
@@ -70,7 +69,7 @@ def pack(
     return manifests
 
 
-def unpack(file: AnyPath, store: StorePath, *, name: str = "", overwrite: bool = False) -> tuple[Manifest, ...]:
+def unpack(file: AnyPath, store: AnyPath, *, name: str = "", overwrite: bool = False) -> tuple[Manifest, ...]:
     """Checks an archive written by :func:`pack` and installs its artifacts in a store.
 
     Args:

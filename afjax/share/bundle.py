@@ -20,18 +20,8 @@ from afjax.errors import UserError
 from afjax.model.stored import head_to_share
 from afjax.share.model_card import model_card
 from afjax.share.provenance import COMMITTED, COMMITTED_TEXT, shareable
-from afjax.storage.paths import DISK_FULL, error_text, is_remote
-from afjax.store.artifacts import (
-    StorePath,
-    folder_of,
-    folders,
-    kinds_of,
-    load,
-    names,
-    read_manifest,
-    read_text,
-    store_folder,
-)
+from afjax.storage.paths import DISK_FULL, AnyPath, error_text, is_remote
+from afjax.store.artifacts import folder_of, folders, kinds_of, load, names, read_manifest, read_text, store_folder
 from afjax.store.checks import problems
 from afjax.store.files import MANIFEST, copy
 from afjax.store.manifest import KINDS, REPAIR, Manifest, from_json, to_json
@@ -42,14 +32,7 @@ CARD = "README.md"
 
 
 def write(
-    store: StorePath,
-    name: str,
-    folder: Path,
-    *,
-    kind: str = "",
-    head: str = "",
-    license: str = "",
-    repository: str = "",
+    store: AnyPath, name: str, folder: Path, *, kind: str = "", head: str = "", license: str = "", repository: str = ""
 ) -> tuple[Manifest, ...]:
     """Copies an artifact and its dependencies, checks them and adds a model card.
 
@@ -82,7 +65,7 @@ def write(
     return manifests
 
 
-def _copied(store: StorePath, parts: Sequence[tuple[str, str]], folder: Path) -> tuple[Manifest, ...]:
+def _copied(store: AnyPath, parts: Sequence[tuple[str, str]], folder: Path) -> tuple[Manifest, ...]:
     """Copies artifacts from a store to a bundle's folder and checks the copies.
 
     Args:
@@ -172,7 +155,7 @@ def in_order(manifests: Sequence[Manifest], where: str) -> tuple[Manifest, ...]:
 
 
 def install(
-    manifests: Sequence[Manifest], folder: Path, store: StorePath, *, name: str = "", overwrite: bool = False
+    manifests: Sequence[Manifest], folder: Path, store: AnyPath, *, name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
     """Installs a bundle in a store, all or nothing.
 
@@ -227,7 +210,7 @@ def _named(part: Manifest, main: Manifest, name: str) -> Manifest:
     return dataclasses.replace(part, name=name, trained_with=record)
 
 
-def _check_not_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath) -> None:
+def _check_not_taken(parts: Sequence[Manifest], main: Manifest, store: AnyPath) -> None:
     titles = [f"{part.kind}/{part.name}" for part in parts]
     if titles:
         members = [part for part in titles if main.kind == "fusion" and part.startswith("adapters/")]
@@ -243,7 +226,7 @@ def _check_not_taken(parts: Sequence[Manifest], main: Manifest, store: StorePath
 
 
 @contextlib.contextmanager
-def staging_folder(store: StorePath) -> Iterator[Path]:
+def staging_folder(store: AnyPath) -> Iterator[Path]:
     """Yields a temporary folder for checking a bundle before installation.
 
     For a local store, the folder is on the same disk.
@@ -263,7 +246,7 @@ def staging_folder(store: StorePath) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _parts(store: StorePath, name: str, kind: str, head: str) -> list[tuple[str, str]]:
+def _parts(store: AnyPath, name: str, kind: str, head: str) -> list[tuple[str, str]]:
     """Lists ``(kind, name)`` of an artifact's dependencies and the artifact itself.
 
     The artifact itself comes last.
@@ -281,7 +264,7 @@ def _parts(store: StorePath, name: str, kind: str, head: str) -> list[tuple[str,
     return [*parts, (main.kind, name)]
 
 
-def _kind_of(store: StorePath, name: str) -> str:
+def _kind_of(store: AnyPath, name: str) -> str:
     kinds = kinds_of(store, name)
     if kinds[:2] == ["adapters", "fusion"]:
         raise UserError(
@@ -290,7 +273,7 @@ def _kind_of(store: StorePath, name: str) -> str:
     return kinds[0]
 
 
-def _is_same(store: StorePath, part: Manifest) -> bool:
+def _is_same(store: AnyPath, part: Manifest) -> bool:
     """Checks whether the store has this artifact undamaged, up to local paths in manifests."""
     try:
         return shareable(load(store, part.kind, part.name).manifest) == shareable(part)

@@ -15,8 +15,7 @@ from afjax import __version__
 from afjax.errors import UserError
 from afjax.share import bundle
 from afjax.share.received import FETCH_AGAIN, check_artifacts
-from afjax.storage.paths import DISK_FULL, error_text
-from afjax.store.artifacts import StorePath
+from afjax.storage.paths import DISK_FULL, AnyPath, error_text
 from afjax.store.files import MANIFEST
 from afjax.store.manifest import KINDS, Manifest
 
@@ -25,7 +24,7 @@ _NEUTRAL = (".gitattributes", "LICENSE", bundle.CARD)
 
 
 def push(
-    store: StorePath,
+    store: AnyPath,
     name: str,
     repository: str,
     *,
@@ -70,7 +69,7 @@ def push(
 
 
 def pull(
-    repository: str, store: StorePath, *, revision: str = "", name: str = "", overwrite: bool = False
+    repository: str, store: AnyPath, *, revision: str = "", name: str = "", overwrite: bool = False
 ) -> tuple[Manifest, ...]:
     """Pulls artifacts from the Hugging Face hub into a store.
 

@@ -7,7 +7,6 @@ the wrong type of document.
 import hashlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.storage.paths import error_text
+from afjax.storage.paths import AnyPath, error_text
 
 # Manifests, configs and tokenizers nest fewer than 20 levels deep. Python's own limit depends on the Python version.
 MAX_DEPTH = 64
@@ -72,11 +71,7 @@ def parse_json(
 
 
 def read_json(
-    path: str | os.PathLike[str],
-    *,
-    expected: type | None = dict,
-    advice: str = "restore the file",
-    constants: bool = False,
+    path: AnyPath, *, expected: type | None = dict, advice: str = "restore the file", constants: bool = False
 ) -> Any | None:
     """Reads and parses a JSON file, local or on an object store.
 
@@ -99,9 +94,7 @@ def read_json(
     return parse_json(text, str(path), expected=expected, advice=advice, constants=constants)
 
 
-def read_existing_json(
-    path: str | os.PathLike[str], *, expected: type | None = dict, advice: str, constants: bool = False
-) -> Any:
+def read_existing_json(path: AnyPath, *, expected: type | None = dict, advice: str, constants: bool = False) -> Any:
     """Reads a JSON file like :func:`read_json`, but raises UserError if it does not exist."""
     value = read_json(path, expected=expected, advice=advice, constants=constants)
     if value is None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from afjax.errors import UserError
+from afjax.storage.paths import AnyPath
 
 
-def wait_until_free(paths: Iterable[str | os.PathLike[str]], *, seconds: float) -> bool:
+def wait_until_free(paths: Iterable[AnyPath], *, seconds: float) -> bool:
     """Waits until no process holds any of the lock files.
 
     Args:
@@ -33,7 +34,7 @@ def wait_until_free(paths: Iterable[str | os.PathLike[str]], *, seconds: float) 
     return not held
 
 
-def _is_held(path: str | os.PathLike[str]) -> bool:
+def _is_held(path: AnyPath) -> bool:
     try:
         with open(path, "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,7 +46,7 @@ def _is_held(path: str | os.PathLike[str]) -> bool:
 
 
 @contextlib.contextmanager
-def only_holder(path: str | os.PathLike[str], message: str) -> Iterator[Callable[[], bool]]:
+def only_holder(path: AnyPath, message: str) -> Iterator[Callable[[], bool]]:
     """Holds a lock file within the block.
 
     Network file systems without locks are not protected.

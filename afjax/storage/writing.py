@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from afjax.errors import UserError
-from afjax.storage.paths import error_text, is_remote, open_path
+from afjax.storage.paths import AnyPath, error_text, is_remote, open_path
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: AnyPath) -> Iterator[Path]:
     """Yields a temporary path, and renames it to ``path`` if the block succeeds.
 
     Args:
@@ -50,7 +50,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_bytes(path: str | os.PathLike[str], contents: bytes) -> None:
+def write_bytes(path: AnyPath, contents: bytes) -> None:
     """Writes a file atomically, on a disk or an object store.
 
     Raises:
@@ -63,17 +63,17 @@ def write_bytes(path: str | os.PathLike[str], contents: bytes) -> None:
         part.write_bytes(contents)
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: AnyPath, text: str) -> None:
     """Writes a UTF-8 file atomically, like :func:`write_bytes`."""
     write_bytes(path, text.encode())
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: AnyPath, value: Any) -> None:
     """Writes a JSON file atomically, like :func:`write_bytes`."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-def write_output(path: str | os.PathLike[str], contents: str | bytes, *, make_folder: bool = False) -> None:
+def write_output(path: AnyPath, contents: str | bytes, *, make_folder: bool = False) -> None:
     """Atomically writes an output file chosen by the user.
 
     Args:
@@ -113,7 +113,7 @@ def write_outputs(contents: Mapping[Path, bytes]) -> None:
         raise _cannot_write(" or ".join(map(str, contents)), error) from None
 
 
-def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> None:
+def check_output(path: AnyPath, *, make_folder: bool = False) -> None:
     """Raises UserError if :func:`write_output` could not write a file.
 
     Call this before a long computation.
@@ -131,11 +131,11 @@ def check_output(path: str | os.PathLike[str], *, make_folder: bool = False) -> 
         raise UserError(f"{path} cannot be written: no permission to write to {target}; choose another --output.")
 
 
-def _cannot_write(path: str | os.PathLike[str], error: OSError) -> UserError:
+def _cannot_write(path: AnyPath, error: OSError) -> UserError:
     return UserError(f"{path} cannot be written ({error_text(error)}). Free up space or choose another --output.")
 
 
-def _is_written_directly(path: str | os.PathLike[str]) -> bool:
+def _is_written_directly(path: AnyPath) -> bool:
     """Checks whether a path is a device, a pipe, or one of this process's open files."""
     name = os.path.abspath(path)
     if name in ("/dev/stdout", "/dev/stderr") or name.startswith(("/dev/fd/", "/proc/")):

@@ -1,7 +1,6 @@
 """Loads and lists the artifacts in a store."""
 
 import dataclasses
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +9,11 @@ from etils import epath
 
 from afjax.config.values import check_name
 from afjax.errors import UserError, did_you_mean
-from afjax.storage.paths import absolute, check_readable, error_text, is_remote, open_path
+from afjax.storage.paths import AnyPath, absolute, check_readable, error_text, is_remote, open_path
 from afjax.store import checkpoint, files
 from afjax.store.manifest import KINDS, REPAIR, Manifest, check_unchanged, from_json
 from afjax.store.trunk_identity import trunk_difference
 from afjax.trees import Tree
-
-StorePath = str | os.PathLike[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Artifact:
     params: Tree
 
 
-def load(store: StorePath, kind: str, name: str, *, trunk: Mapping[str, Any] | None = None) -> Artifact:
+def load(store: AnyPath, kind: str, name: str, *, trunk: Mapping[str, Any] | None = None) -> Artifact:
     """Loads an artifact as NumPy arrays and checks its integrity.
 
     Args:
@@ -81,7 +78,7 @@ def load(store: StorePath, kind: str, name: str, *, trunk: Mapping[str, Any] | N
                 raise
 
 
-def exists(store: StorePath) -> bool:
+def exists(store: AnyPath) -> bool:
     """Checks whether the store's folder exists.
 
     Args:
@@ -101,7 +98,7 @@ def exists(store: StorePath) -> bool:
     return store_folder(store).is_dir()
 
 
-def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
+def read_manifest(store: AnyPath, kind: str, name: str) -> Manifest:
     """Reads an artifact's manifest, without its arrays.
 
     Args:
@@ -129,7 +126,7 @@ def read_manifest(store: StorePath, kind: str, name: str) -> Manifest:
     return manifest
 
 
-def names(store: StorePath, kind: str) -> list[str]:
+def names(store: AnyPath, kind: str) -> list[str]:
     """Lists the artifacts of one kind.
 
     Args:
@@ -154,7 +151,7 @@ def names(store: StorePath, kind: str) -> list[str]:
     return _names(store, kind, incomplete=False)
 
 
-def entries(store: StorePath) -> list[Manifest]:
+def entries(store: AnyPath) -> list[Manifest]:
     """Reads the manifests of all artifacts.
 
     Args:
@@ -178,7 +175,7 @@ def entries(store: StorePath) -> list[Manifest]:
     return [read_manifest(store, kind, name) for kind in KINDS for name in names(store, kind)]
 
 
-def folders(store: StorePath) -> list[tuple[str, str]]:
+def folders(store: AnyPath) -> list[tuple[str, str]]:
     """Lists all artifacts, including incomplete ones.
 
     Args:
@@ -200,7 +197,7 @@ def folders(store: StorePath) -> list[tuple[str, str]]:
     return [(kind, name) for kind in KINDS for name in _names(store, kind, incomplete=True)]
 
 
-def kinds_of(store: StorePath, name: str) -> list[str]:
+def kinds_of(store: AnyPath, name: str) -> list[str]:
     """Finds the artifacts with a name.
 
     Args:
@@ -237,7 +234,7 @@ def kinds_of(store: StorePath, name: str) -> list[str]:
     return kinds
 
 
-def check_is_store(folder: StorePath) -> None:
+def check_is_store(folder: AnyPath) -> None:
     """Raises UserError if a folder does not exist, or has files but none of a store's folders."""
     if not exists(folder):
         raise UserError(f"There is no store at {folder}; pass the folder that contains {', '.join(KINDS)}.")
@@ -286,7 +283,7 @@ def _check_trunk(manifest: Manifest, trunk: Mapping[str, Any], store: str) -> No
         )
 
 
-def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
+def folder_of(store: AnyPath, kind: str, name: str) -> epath.Path:
     """Returns an artifact's folder, which need not exist.
 
     Raises:
@@ -296,13 +293,13 @@ def folder_of(store: StorePath, kind: str, name: str) -> epath.Path:
     return _kind_folder(store, kind) / name
 
 
-def _kind_folder(store: StorePath, kind: str) -> epath.Path:
+def _kind_folder(store: AnyPath, kind: str) -> epath.Path:
     if kind not in KINDS:
         raise UserError(f'The kind "{kind}" is unknown; a store has {", ".join(KINDS)}.{did_you_mean(kind, KINDS)}')
     return store_folder(store) / kind
 
 
-def store_folder(store: StorePath) -> epath.Path:
+def store_folder(store: AnyPath) -> epath.Path:
     folder = open_path(store)
     if not is_remote(folder):
         return absolute(folder)
@@ -310,7 +307,7 @@ def store_folder(store: StorePath) -> epath.Path:
     return folder
 
 
-def _names(store: StorePath, kind: str, *, incomplete: bool) -> list[str]:
+def _names(store: AnyPath, kind: str, *, incomplete: bool) -> list[str]:
     try:
         return files.folder_names(_kind_folder(store, kind), incomplete=incomplete)
     except OSError as error:

@@ -1,12 +1,12 @@
 """Verifies the artifacts in a store."""
 
 from afjax.errors import UserError
-from afjax.storage.paths import is_temporary
-from afjax.store.artifacts import StorePath, folders, load, read_manifest, title
+from afjax.storage.paths import AnyPath, is_temporary
+from afjax.store.artifacts import folders, load, read_manifest, title
 from afjax.store.manifest import Manifest
 
 
-def verify(store: StorePath) -> list[str]:
+def verify(store: AnyPath) -> list[str]:
     """Checks the integrity of every artifact in a store.
 
     Args:
@@ -28,7 +28,7 @@ def verify(store: StorePath) -> list[str]:
     return [problem for kind, name in folders(store) for problem in problems(store, kind, name)]
 
 
-def problems(store: StorePath, kind: str, name: str) -> list[str]:
+def problems(store: AnyPath, kind: str, name: str) -> list[str]:
     """Checks the integrity of one artifact.
 
     Args:
@@ -57,7 +57,7 @@ def problems(store: StorePath, kind: str, name: str) -> list[str]:
     return adapter_problems(store, manifest)
 
 
-def adapter_problems(store: StorePath, fusion: Manifest) -> list[str]:
+def adapter_problems(store: AnyPath, fusion: Manifest) -> list[str]:
     """Finds a fusion's adapters that are missing or have changed since its training.
 
     Args:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from afjax.storage.paths import is_remote
+from afjax.storage.paths import AnyPath, is_remote
 
 MANIFEST = "manifest.json"
 
@@ -183,7 +183,7 @@ def _sync(folder: epath.Path) -> None:
         _sync_one(parent)
 
 
-def _sync_one(path: str | os.PathLike[str]) -> None:
+def _sync_one(path: AnyPath) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

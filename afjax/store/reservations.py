@@ -14,14 +14,14 @@ from afjax.errors import UserError
 from afjax.storage.json_files import read_json
 from afjax.storage.paths import AnyPath, absolute, is_remote, open_path
 from afjax.storage.writing import write_json
-from afjax.store.artifacts import StorePath, store_folder
+from afjax.store.artifacts import store_folder
 
 # The file in a workdir that holds the run's store and identifier (see ``afjax.train.workdir``).
 WORKDIR_FILE = "store.json"
 _FOLDER = ".runs"
 
 
-def check(store: StorePath, kind: str, name: str, run: str = "") -> None:
+def check(store: AnyPath, kind: str, name: str, run: str = "") -> None:
     """Raises UserError if another unfinished run has reserved a name, or if the reservation is damaged."""
     root = store_folder(store)
     path = _path(root, kind, name)

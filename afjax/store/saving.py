@@ -12,9 +12,9 @@ import numpy as np
 from etils import epath
 
 from afjax.errors import UserError
-from afjax.storage.paths import file_error, is_remote, is_temporary
+from afjax.storage.paths import AnyPath, file_error, is_remote, is_temporary
 from afjax.store import checkpoint, files, reservations
-from afjax.store.artifacts import StorePath, folder_of, load, names, read_manifest, store_folder, title
+from afjax.store.artifacts import folder_of, load, names, read_manifest, store_folder, title
 from afjax.store.manifest import FORMAT_VERSION, Manifest, describe, plain, to_json
 from afjax.trees import Tree, flatten, map_with_path, tree_digest
 
@@ -56,7 +56,7 @@ class Draft:
     trained_with: Mapping[str, str] | None = None
 
 
-def save(store: StorePath, draft: Draft, *, overwrite: bool = False) -> Manifest:
+def save(store: AnyPath, draft: Draft, *, overwrite: bool = False) -> Manifest:
     """Saves one artifact, like :func:`save_all` with a single draft.
 
     Args:
@@ -84,7 +84,7 @@ def save(store: StorePath, draft: Draft, *, overwrite: bool = False) -> Manifest
 
 
 def save_all(
-    store: StorePath, drafts: Sequence[Draft], *, overwrite: bool = False, run: str = ""
+    store: AnyPath, drafts: Sequence[Draft], *, overwrite: bool = False, run: str = ""
 ) -> tuple[Manifest, ...]:
     """Saves several artifacts together: either all of them or none.
 
@@ -180,7 +180,7 @@ def _keys(tree: Mapping[Any, Any]) -> Iterator[Any]:
             yield from _keys(value)
 
 
-def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, workdir: StorePath) -> None:
+def reserve(store: AnyPath, names: Sequence[tuple[str, str]], *, run: str, workdir: AnyPath) -> None:
     """Reserves the names of the artifacts that a training run will save.
 
     Another run that wants the same names then fails before it trains. A run calls this when it starts and when it
@@ -227,7 +227,7 @@ def reserve(store: StorePath, names: Sequence[tuple[str, str]], *, run: str, wor
 
 
 @contextlib.contextmanager
-def write_lock(store: StorePath, problem: str) -> Iterator[epath.Path]:
+def write_lock(store: AnyPath, problem: str) -> Iterator[epath.Path]:
     """Locks a store within the block, and yields its folder. See :func:`files.only_writer`.
 
     Raises:
@@ -243,7 +243,7 @@ def write_lock(store: StorePath, problem: str) -> Iterator[epath.Path]:
 
 @contextlib.contextmanager
 def replaced_artifacts(
-    store: StorePath, artifacts: Sequence[tuple[str, str]], run: str = ""
+    store: AnyPath, artifacts: Sequence[tuple[str, str]], run: str = ""
 ) -> Iterator[list[epath.Path]]:
     """Yields new folders for the artifacts ``(kind, name)``, as :func:`files.replaced`.
 
@@ -262,7 +262,7 @@ def replaced_artifacts(
         reservations.release(root, kind, name)
 
 
-def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
+def check_still_there(store: AnyPath, manifests: Sequence[Manifest]) -> None:
     """Raises UserError if another process has replaced the saved artifacts.
 
     This can only happen in stores without locks.
@@ -281,7 +281,7 @@ def check_still_there(store: StorePath, manifests: Sequence[Manifest]) -> None:
             )
 
 
-def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
+def _saved_before(store: AnyPath, drafts: Sequence[Draft], trees: Sequence[Tree]) -> tuple[Manifest, ...]:
     """Returns the existing manifests if the store already has identical artifacts.
 
     Otherwise, returns an empty tuple. A program that saves its result can therefore be run again.
@@ -303,7 +303,7 @@ def _saved_before(store: StorePath, drafts: Sequence[Draft], trees: Sequence[Tre
     return tuple(manifests)
 
 
-def _check_free(store: StorePath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
+def _check_free(store: AnyPath, draft: Draft, folder: epath.Path, tree: Tree, run: str) -> None:
     """Raises UserError if an artifact exists and may not be replaced."""
     if files.read_current(folder) is None and (is_remote(folder) or not folder.exists()):
         return

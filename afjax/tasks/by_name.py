@@ -12,9 +12,10 @@ from afjax.config.tasks import Metric, SpanConfig, TaskConfig
 from afjax.data.sources.files import nearest_in_folder
 from afjax.data.sources.folder import is_one_file
 from afjax.data.sources.formats import FORMATS
+from afjax.data.sources.kind import SPLITS
 from afjax.data.sources.kinds import folder_kind, source_kind
 from afjax.data.sources.official import KIND as OFFICIAL_KIND
-from afjax.data.sources.official import OFFICIAL, SPLITS, find_official, split_official
+from afjax.data.sources.official import OFFICIAL, find_official, split_official
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import expanded, fetched, is_remote, local_path
 

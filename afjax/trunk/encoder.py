@@ -96,6 +96,12 @@ def init_trunk(key: PRNGKeyArray, config: TrunkConfig, *, stacked: bool = True) 
     return {**tree, "pooler": {"kernel": kernel, "bias": jnp.zeros(config.hidden_size)}}
 
 
+def trunk_shapes(config: TrunkConfig) -> Tree:
+    """Builds a trunk's parameter tree with shapes and dtypes instead of arrays."""
+    shapes: Tree = jax.eval_shape(lambda: init_trunk(jax.random.key(0), config))
+    return shapes
+
+
 def hidden_size(trunk: Tree) -> int:
     """Returns the size of a trunk's hidden states."""
     embeddings = trunk["embeddings"]

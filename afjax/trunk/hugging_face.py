@@ -4,14 +4,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from afjax.display.words import first_of
 from afjax.errors import UserError
 from afjax.trees import Tree, flatten, unflatten
 from afjax.trunk.config import TrunkConfig
-from afjax.trunk.encoder import init_trunk
+from afjax.trunk.encoder import trunk_shapes
 from afjax.trunk.families import ENCODER_FAMILIES
 from afjax.trunk.family import EncoderFamily, Weight
 
@@ -184,7 +183,7 @@ def _check_sizes(tensors: Mapping[str, np.ndarray], config: TrunkConfig, where: 
 
 
 def _check_shapes(leaves: Mapping[str, np.ndarray], config: TrunkConfig, where: str) -> None:
-    expected = flatten(jax.eval_shape(lambda: init_trunk(jax.random.key(0), config)))
+    expected = flatten(trunk_shapes(config))
     wrong = [
         f"{path} {list(leaves[path].shape) if path in leaves else 'uneven'} (config: {list(leaf.shape)})"
         for path, leaf in expected.items()

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.main import main
-from afjax.cli.stored_model import rows_of
 from afjax.config.tasks import TaskConfig
 from afjax.errors import UserError
 from afjax.tasks.load import load_split

@@ -33,7 +33,7 @@ from fork_server import fork_server
 from afjax import store
 from afjax.analysis.unfinished import UnfinishedRun, find_unfinished
 from afjax.analysis.workdirs import find_experiments
-from afjax.cli import sweep_plan, sweep_progress, sweep_results, sweep_runs, sweep_training, sweep_workers
+from afjax.cli import sweep_grid, sweep_plan, sweep_progress, sweep_results, sweep_runs, sweep_training, sweep_workers
 from afjax.cli.experiments import load_experiment
 from afjax.cli.main import main
 from afjax.display.terminal import duration
@@ -768,7 +768,7 @@ def test_grid_flags_replace_and_extend_the_sweep_of_the_file(words: list[str], c
     ],
 )
 def test_values_are_parsed_and_written_as_overrides(text: str, values: tuple[str, ...]) -> None:
-    assert sweep_plan._grid(__file__, (), [f"x={text}"]) == {"x": values}
+    assert sweep_grid.parse_grid(__file__, (), [f"x={text}"]) == {"x": values}
 
 
 def test_run_names_are_readable_valid_and_unique() -> None:

@@ -13,7 +13,8 @@ import pytest
 from facts import has_facts
 
 from afjax.config.tasks import Metric, TaskKind
-from afjax.data.sources.official import OFFICIAL, SPLITS, Split, find_official, read_official
+from afjax.data.sources.kind import SPLITS, Split
+from afjax.data.sources.official import OFFICIAL, find_official, read_official
 from afjax.errors import UserError
 
 # ``{task: ({path: contents}, {split: expected rows})}``.

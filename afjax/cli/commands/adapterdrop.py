@@ -4,8 +4,9 @@ import argparse
 from typing import Any
 
 from afjax.cli.curves import add_curve_flags, show_curve
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.parsers import add_command, add_model_flags
-from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.cli.stored_model import load_stored_model
 from afjax.storage.writing import check_output
 
 EXAMPLE = """\

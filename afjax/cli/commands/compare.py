@@ -5,6 +5,8 @@ import functools
 import json
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.parsers import (
     add_batch_flag,
     add_command,
@@ -14,7 +16,6 @@ from afjax.cli.parsers import (
     add_split_flag,
     flags,
 )
-from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
 
@@ -53,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis.workdirs import Moved
     from afjax.trunk.pretrained import load_trunk
 
-    set_up_libraries()
+    use_compilation_cache()
     check_value(PositiveInt, arguments.resamples, "--resamples")
     check_value(NonNegativeInt, arguments.seed, "--seed")
     moved = Moved(arguments.store, arguments.trunk)

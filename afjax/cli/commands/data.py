@@ -4,8 +4,8 @@ import argparse
 import dataclasses
 from typing import Any, get_args
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.parsers import add_command, add_length_flag, flags, one_of
-from afjax.cli.stored_model import set_up_libraries
 from afjax.config.tasks import NAMED_SOURCES, TaskKind
 from afjax.errors import UserError
 
@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     from afjax.trunk.pretrained import load_trunk
 
-    set_up_libraries()
+    use_compilation_cache()
     task = task_lines.task_to_show(arguments.task, data_dir=arguments.data_dir, source=arguments.source)
     settings = flags(arguments, "kind", "text_a", "text_b", "label")
     task = dataclasses.replace(task, **{name: value for name, value in settings.items() if value})

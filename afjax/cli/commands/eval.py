@@ -5,8 +5,9 @@ import json
 import sys
 from typing import Any
 
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.parsers import add_command, add_length_flag, add_model_flags, add_source_flags, add_split_flag, flags
-from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.cli.stored_model import load_stored_model
 from afjax.display.terminal import print_line
 
 EXAMPLE = """\

@@ -98,17 +98,17 @@ def _adapterhub(arguments: argparse.Namespace) -> None:
 
     options = flags(arguments, "kind", "weights", "num_choices")
     written = export_adapterhub(arguments.store, arguments.name, arguments.output, head=_head(arguments), **options)
-    _print_written(written)
+    _print_parts(written)
 
 
 def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import export_peft
 
     written = export_peft(arguments.store, arguments.name, arguments.output, head=_head(arguments))
-    _print_written(written)
+    _print_parts(written)
 
 
-def _print_written(written: Sequence[tuple[str, Path]]) -> None:
+def _print_parts(written: Sequence[tuple[str, Path]]) -> None:
     for description, path in written:
         print(f"{path}: {description}")
 

@@ -5,8 +5,8 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.parsers import add_command, add_group, add_length_flag, add_store_flag, flags
-from afjax.cli.stored_model import set_up_libraries
 from afjax.config.flags import split_names
 from afjax.config.tasks import TaskKind
 from afjax.display.words import counted
@@ -151,7 +151,7 @@ def _peft(arguments: argparse.Namespace) -> None:
     from afjax.interop.peft import PeftHead, import_peft
     from afjax.trunk.pretrained import load_trunk
 
-    set_up_libraries()
+    use_compilation_cache()
     of_head = flags(arguments, "kind", "labels", "max_length")
     if arguments.no_head and (given := [f"--{flag}" for flag, value in of_head.items() if value]):
         raise UserError(f"{', '.join(given)} describe the head, but --no_head skips it; leave one of them out.")
@@ -170,7 +170,7 @@ def _adapterhub(arguments: argparse.Namespace) -> None:
     from afjax.interop.adapterhub import import_adapterhub
     from afjax.trunk.pretrained import load_trunk
 
-    set_up_libraries()
+    use_compilation_cache()
     trunk = load_trunk(arguments.trunk) if arguments.trunk else None
     options = flags(arguments, "name", "overwrite")
     imported = import_adapterhub(arguments.source, arguments.store, trunk=trunk, **options)

@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.parsers import (
     add_batch_flag,
     add_command,
@@ -14,7 +16,7 @@ from afjax.cli.parsers import (
     print_written,
     split_numbers,
 )
-from afjax.cli.stored_model import load_recorded_trunk, rows_of, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk
 from afjax.config.flags import split_names
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
@@ -65,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from afjax.model.loading import load_task_model
     from afjax.model.stored import recorded_head
 
-    set_up_libraries()
+    use_compilation_cache()
     check_output(arguments.output)
     fusions = split_names(arguments.fusion)
     if not fusions:

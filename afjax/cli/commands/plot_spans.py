@@ -3,8 +3,9 @@
 import argparse
 from typing import Any
 
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.parsers import add_command, add_model_flags, add_source_flags, add_split_flag, local_file, print_written
-from afjax.cli.stored_model import load_stored_model, rows_of
+from afjax.cli.stored_model import load_stored_model
 from afjax.display.words import counted
 
 EXAMPLE = """\

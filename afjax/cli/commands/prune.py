@@ -5,8 +5,9 @@ import dataclasses
 from typing import Any
 
 from afjax.cli.curves import add_curve_flags, show_curve
+from afjax.cli.evaluation_rows import is_other_file, rows_of
 from afjax.cli.parsers import add_command, add_model_flags
-from afjax.cli.stored_model import is_other_file, load_stored_model, rows_of
+from afjax.cli.stored_model import load_stored_model
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import PositiveInt
 from afjax.config.values import check_name

@@ -4,8 +4,9 @@ import argparse
 import functools
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
+from afjax.cli.evaluation_rows import rows_of
 from afjax.cli.parsers import add_batch_flag, add_command, add_source_flags, local_file
-from afjax.cli.stored_model import rows_of, set_up_libraries
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, PositiveInt
 from afjax.storage.paths import open_path
@@ -36,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from afjax.analysis.workdirs import Moved
     from afjax.trunk.pretrained import load_trunk
 
-    set_up_libraries()
+    use_compilation_cache()
     check_value(NonNegativeInt, arguments.mistakes, "--mistakes")
     check_value(PositiveInt, arguments.batch_size, "--batch_size")
     write_report(

@@ -4,6 +4,7 @@ import argparse
 import functools
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.parsers import (
     add_batch_flag,
     add_command,
@@ -15,7 +16,7 @@ from afjax.cli.parsers import (
     local_file,
     one_of,
 )
-from afjax.cli.stored_model import load_recorded_trunk, set_up_libraries
+from afjax.cli.stored_model import load_recorded_trunk
 from afjax.errors import UserError
 
 EXAMPLE = """\
@@ -60,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     if arguments.output.is_file():
         raise UserError(f"{arguments.output} is a file; set --output to a folder.")
-    set_up_libraries()
+    use_compilation_cache()
     jobs = plan(
         arguments.benchmark,
         store_folder=arguments.store,

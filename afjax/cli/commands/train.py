@@ -3,10 +3,10 @@
 import argparse
 from typing import Any
 
+from afjax.cli.compilation_cache import use_compilation_cache
 from afjax.cli.explain import explain, explained_memory_error
 from afjax.cli.parsers import add_command
 from afjax.cli.settings_help import settings_text
-from afjax.cli.stored_model import set_up_libraries
 from afjax.display.terminal import print_line
 from afjax.errors import UserError
 from afjax.storage.paths import cache_folder, open_path
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> None:
                 # A run that an earlier version began with such an override can be resumed.
                 if not is_claimed(open_path(arguments.workdir)):
                     raise
-        set_up_libraries()
+        use_compilation_cache()
         if hosts.is_first_host():
             for line in unused_adapter_lines(config, arguments.overrides):
                 print_line(line)

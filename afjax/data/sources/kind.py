@@ -10,6 +10,7 @@ from afjax.config.tasks import TaskConfig
 from afjax.data.columns import TEXT_COLUMNS
 
 Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 # Names of each split in published datasets, in order of preference.
 SPLIT_NAMES: Mapping[Split, tuple[str, ...]] = {

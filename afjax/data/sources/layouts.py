@@ -2,7 +2,7 @@
 
 There are layouts for tables, JSON lines, CoNLL files, folders of texts and SQuAD's JSON. A layout finds each split's
 files in a task's folder (``find``) and converts their rows to the keys that all tasks share (``read``).
-``afjax.data.sources.official_tasks`` lists the tasks and their layouts.
+``afjax.data.sources.official`` lists the tasks and their layouts.
 """
 
 import itertools

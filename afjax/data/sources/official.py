@@ -1,21 +1,25 @@
 """Finds and reads official benchmark downloads on disk."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from afjax.config.tasks import TaskConfig
 from afjax.data.sources.files import shorten
-from afjax.data.sources.kind import SourceKind, SplitSource
-from afjax.data.sources.layouts import Layout, Row, Split
-from afjax.data.sources.official_tasks import OFFICIAL, OfficialTask
+from afjax.data.sources.kind import SPLITS, SourceKind, Split, SplitSource
+from afjax.data.sources.layouts import Layout, Row
+from afjax.data.sources.official_glue import GLUE_TASKS
+from afjax.data.sources.official_houlsby import HOULSBY_TASKS
+from afjax.data.sources.official_multiple_choice import MULTIPLE_CHOICE_TASKS
+from afjax.data.sources.official_task import OfficialTask
+from afjax.data.sources.official_texts import TEXT_TASKS
 from afjax.errors import UserError, did_you_mean
 from afjax.storage.paths import last_part, local_path
 
-__all__ = ["OFFICIAL", "SPLITS", "OfficialTask", "Split", "find_official", "read_official"]
-
-SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+# The layouts of files are in afjax.data.sources.layouts. The formats of rows, and the splits of benchmarks without
+# splits, are in afjax.data.sources.official_rows.
+OFFICIAL: Mapping[str, OfficialTask] = {**GLUE_TASKS, **MULTIPLE_CHOICE_TASKS, **TEXT_TASKS, **HOULSBY_TASKS}
 
 
 def find_official(name: str, data_dir: Path) -> dict[Split, tuple[Path, ...]]:

@@ -20,8 +20,7 @@ from afjax.config.adapters import DENSE_LAYERS, DenseLayer, LoraConfig
 from afjax.errors import UserError
 from afjax.interop.peft.families import POOLER, dense_places, layer_prefix, module_layers
 from afjax.interop.peft.files import RECORD
-from afjax.interop.peft.scale import Scale, scale_of
-from afjax.interop.peft.settings import PeftSettings
+from afjax.interop.peft.settings import PeftSettings, Scale, scale_of
 from afjax.trees import Tree
 from afjax.trunk.config import TrunkConfig
 

@@ -1,8 +1,9 @@
 """Parses PEFT's ``adapter_config.json``, and finds the modules with LoRA."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from afjax.config.from_dict import check_value
 from afjax.config.ranges import NonNegativeInt, Proportion, Range
@@ -10,7 +11,6 @@ from afjax.errors import UserError
 from afjax.interop.model_heads import ModelClasses
 from afjax.interop.peft.families import POOLER, TASK_TYPES, dense_places, encoder_modules, module_layers
 from afjax.interop.peft.patterns import matching
-from afjax.interop.peft.scale import Scale, scale_of
 from afjax.storage.json_files import short_json
 from afjax.trunk.config import TrunkConfig
 
@@ -35,6 +35,26 @@ _READ = tuple(
 _INITS = ("gaussian", "eva", "orthogonal", "mica")
 _Rank = Annotated[int, Range(least=1, below=2**31)]
 _Alpha = Annotated[float, Range(above=0, below=1e30)]
+
+
+class Scale(NamedTuple):
+    """The rank and scaling of a module's LoRA.
+
+    Attributes:
+      rank: The rank.
+      alpha: PEFT's alpha, multiplied by the square root of the rank for rank-stabilized LoRA.
+      scaling: Scaling factor for LoRA's output, ``alpha / rank``.
+    """
+
+    rank: int
+    alpha: float
+    scaling: float
+
+
+def scale_of(rank: int, alpha: float, rank_stabilized: bool) -> Scale:
+    """Computes a module's scaling from its rank and PEFT's alpha."""
+    alpha = alpha * math.sqrt(rank) if rank_stabilized else alpha
+    return Scale(rank, alpha, alpha / rank)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
